@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+TOOLS := $(VENV)/.tools
 CLIENT_GENERATOR := $(VENV)/openapi-client/.installed
 FAST_TESTS := tests/model tests/unit
 BUILD_SITE := $(BIN)/sphinx-build -q -W --keep-going -n -b html docs docs/_build
@@ -15,17 +16,17 @@ RUN_FAST_TESTS := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --pa
 STATIC_CHECKS := check-format check-lint check-types check-contracts check-generated check-site
 TOGETHER := --jobs --keep-going $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 SHARING_NO_CLUSTER := not on_shared_cluster and not on_deletion_cluster
-# The summary at the end names failed tests and the slowest.
+# The summary at the end names failed tests with the command that runs each again.
 run-part = $(BIN)/python -m pytest --tb=short -rN --part $(RESULTS)/$(1).json $(2)
 shown-at-its-end = @mkdir -p $(RESULTS); log=$(RESULTS)/$@.log; echo "$@ is shown when it has ended; until then: $$log"; \
   ( $(1) ) >$$log 2>&1; status=$$?; cat $$log; exit $$status
-both = { status=0; $(1) || status=1; $(2) || status=1; exit $$status; }
+both = ( status=0; $(1) || status=1; $(2) || status=1; exit $$status )
 FAST_TESTS_PASSED := $(VENV)/.fast-tests-passed
 # A cluster that exists already, or that runs in containers, is one for all tests: then one process after the other.
 SIDE_BY_SIDE ?= $(if $(PULSAR_SIDECAR_TEST_CLUSTER)$(shell docker version --format '{{.Server.Version}}' 2>/dev/null),1,4)
 SCENARIOS := tests/integration tests/interop tests/e2e tests/faults
 SIDES := test-on-their-own-clusters test-faults-of-deletion test-deletion test-on-shared-cluster
-PARTS := on-their-own-clusters deletion faults-of-deletion on-shared-cluster contract spark
+PARTS := on-their-own-clusters deletion faults-of-deletion clients-of-deletion on-shared-cluster contract spark
 WATCHED := $(shell git ls-files --cached --others --exclude-standard 2>/dev/null)
 NEEDS := containers kubernetes browser
 FAULT_ROUNDS ?= 20
@@ -33,21 +34,19 @@ HOURS ?= 2
 FAULTS ?= tests/faults
 # Modules with tests that ask for `full_run`.
 LONGER := $(addprefix tests/integration/,test_cancelling.py test_cancelling_everywhere.py test_pins.py test_ack_state_bytes.py \
-  test_deletion_on_adverse_settings.py) tests/e2e/test_standalone.py tests/spark/test_agreement.py
-LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-  --no-emit-find-links --no-annotate --no-header
+  test_deletion_on_adverse_settings.py test_two_clusters.py) tests/e2e/test_standalone.py tests/spark/test_agreement.py
 SOURCES := service pyspark_jobs tests docs/chart_schema.py docs/generate.py docs/conf.py proto/generate.py deploy/grafana \
-  deploy/healthcheck.py deploy/spark
+  deploy/healthcheck.py deploy/lock.py deploy/spark
 
 # Without bytecode every worker would rewrite each test's assertions, and every sidecar would be compiled when it starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: always help check $(STATIC_CHECKS) test $(SIDES) $(NEEDS:%=test-%) matrix matrix-spark matrix-python test-admin-clients test-faults soak mutants release images monitoring screenshots demo demo-down docs format generate lock clean bench
+.PHONY: always help check coverage $(STATIC_CHECKS) test $(SIDES) $(NEEDS:%=test-%) matrix matrix-spark matrix-python test-admin-clients test-faults soak mutants release images monitoring screenshots demo demo-down docs format generate lock clean bench
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
 
-$(INSTALLED): deploy/requirements-dev.lock pyproject.toml
+$(INSTALLED): $(wildcard deploy/requirements*.lock) pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Python 3.11 or later is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
@@ -56,15 +55,26 @@ $(INSTALLED): deploy/requirements-dev.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
+$(TOOLS): deploy/requirements-tools.lock | $(INSTALLED)
+	@echo "installing the tools of benchmarks, browsers and mutants into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
 $(CLIENT_GENERATOR): deploy/requirements-openapi-client.lock | $(INSTALLED)
 	@$(BIN)/python -m venv $(@D)
 	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
-check: $(INSTALLED) ## format, lint, types, import contracts, generated files, site, unit tests (about two minutes)
+check: $(INSTALLED) ## format, lint, types, import contracts, generated files, site, unit tests (about five minutes on two processors)
 	@$(MAKE) --no-print-directory $(TOGETHER) $(STATIC_CHECKS)
 	$(RUN_FAST_TESTS)
 	@touch $(FAST_TESTS_PASSED)
+
+coverage: $(INSTALLED) ## branch coverage of the unit tests; not in `make test`, for they take twice the processor time with it
+	@mkdir -p $(RESULTS) && rm -f $(RESULTS)/coverage*
+	$(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist worksteal $(FAST_TESTS)
+	@$(BIN)/coverage combine -q && $(BIN)/coverage report --sort=cover >$(RESULTS)/coverage.txt
+	@echo "branch coverage by file: $(RESULTS)/coverage.txt"; tail -n 1 $(RESULTS)/coverage.txt
 
 check-format: $(INSTALLED)
 	$(BIN)/ruff format --check $(SOURCES)
@@ -91,8 +101,9 @@ $(FAST_TESTS_PASSED): $(INSTALLED) $(or $(wildcard $(WATCHED)),always)
 	@touch $@
 
 # Clusters live as long as the process that runs their tests, and much of a test's time is waiting: so there is one process
-# for those that share a cluster, but two for deletion's, which take longest, and all run beside each other. Each has up to
-# two clusters of 900 MB at a time. The unit tests are left out if they have passed since any file was changed.
+# for those that share a cluster, but three for deletion's, which take longest, in four sides that run beside each other.
+# Each has up to two clusters of 900 MB at a time. The unit tests are left out if they have passed since any file was
+# changed.
 test: $(INSTALLED) $(CLIENT_GENERATOR) ## everything, on a real cluster of this machine (Java 17 and Maven needed, no Docker)
 	@rm -f $(PARTS:%=$(RESULTS)/%.json); began=$$(date +%s); status=0; \
 	  $(MAKE) --no-print-directory $(FAST_TESTS_PASSED) \
@@ -110,12 +121,14 @@ test-deletion:
 	  $(call run-part,contract,-m "$(SHARING_NO_CLUSTER)" tests/contract)))
 
 test-faults-of-deletion:
-	$(call shown-at-its-end,$(call run-part,faults-of-deletion,-m on_deletion_cluster $(filter-out tests/integration,$(SCENARIOS))))
+	$(call shown-at-its-end,$(call run-part,faults-of-deletion,-m on_deletion_cluster tests/faults))
 
 test-on-shared-cluster:
 	$(call shown-at-its-end,$(call both,\
 	  $(call run-part,on-shared-cluster,-m on_shared_cluster tests/contract $(SCENARIOS)),\
-	  $(call run-part,spark,tests/spark)))
+	  $(call both,\
+	    $(call run-part,clients-of-deletion,-m on_deletion_cluster tests/interop tests/e2e),\
+	    $(call run-part,spark,tests/spark))))
 
 # No test that asks for another need: what a machine has beside its engine is not the question.
 test-containers: $(INSTALLED) ## docker-compose.yml with its sidecars killed, and the commands on a cluster in containers (ten minutes; an engine with compose needed)
@@ -124,12 +137,10 @@ test-containers: $(INSTALLED) ## docker-compose.yml with its sidecars killed, an
 test-kubernetes: $(INSTALLED) ## an operator's acts with the chart, on KUBECONFIG's cluster or on a node that this starts (root, Docker and Go needed; tests/kubernetes)
 	$(BIN)/python -m tests.kubernetes
 
-test-browser: $(INSTALLED) ## tests that look at pages in a real Chromium (Debian's package `chromium`, or PULSAR_SIDECAR_TEST_BROWSER)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements-browser.lock
+test-browser: $(INSTALLED) $(TOOLS) ## tests that look at pages in a real Chromium (Debian's package `chromium`, or PULSAR_SIDECAR_TEST_BROWSER)
 	$(BIN)/python -m pytest --tb=short -rs -m browser tests/browser tests/e2e
 
-screenshots: $(INSTALLED) ## the dashboard's pictures in docs/dashboard, from a cluster with something on every page (Chromium)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements-browser.lock
+screenshots: $(INSTALLED) $(TOOLS) ## the dashboard's pictures in docs/dashboard, from a cluster with something on every page (Chromium)
 	mkdir -p docs/dashboard
 	PULSAR_SIDECAR_SCREENSHOTS=docs/dashboard $(BIN)/python -m pytest --tb=short -rs -m browser tests/browser/test_tour.py
 
@@ -145,18 +156,15 @@ test-faults: $(INSTALLED) ## 20 rounds of every fault on a real cluster (hours);
 	$(BIN)/python -m pytest $(FAULTS) --fault-rounds $(FAULT_ROUNDS) --fault-report docs/reliability.json
 	$(BIN)/python -m tests.faults.report docs/reliability.json docs/reliability.md
 
-mutants: $(INSTALLED) ## mutation testing of the judgement and the codecs, as a table (half an hour; docs/reliability.md)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements-mutants.lock
+mutants: $(INSTALLED) $(TOOLS) ## mutation testing of the judgement and the codecs, as a table (half an hour; docs/reliability.md)
 	ln -sfn service src
 	HYPOTHESIS_PROFILE=mutants $(BIN)/mutmut run --max-children 1; status=$$?; rm -f src; exit $$status
 	$(BIN)/python -m tests.mutation_score
 
-bench: $(INSTALLED) ## every benchmark, side by side with its peers, as tables (docs/benchmarks.md); leave the machine alone
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements-bench.lock
+bench: $(INSTALLED) $(TOOLS) ## every benchmark, side by side with its peers, as tables (docs/benchmarks.md); leave the machine alone
 	@$(BIN)/python -m tests.benchmarks all
 
-soak: $(INSTALLED) ## HOURS (2) of mixed work on a real cluster with kills; memory, descriptors, threads and nodes must stay flat (docs/soak.md)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements-bench.lock
+soak: $(INSTALLED) $(TOOLS) ## HOURS (2) of mixed work on a real cluster with kills; memory, descriptors, threads and nodes must stay flat (docs/soak.md)
 	@mkdir -p $(RESULTS)
 	$(BIN)/python -m tests.soak --hours $(HOURS) --samples $(RESULTS)/soak.jsonl --picture docs/soak.svg
 
@@ -171,8 +179,7 @@ matrix-python: $(INSTALLED) ## the same on each Python from 3.11 that is found, 
 	PYTEST_XDIST_AUTO_NUM_WORKERS=$(WORKERS) $(BIN)/python -m tests.matrix.python $(PYTHONS) $(DEPENDENCIES:%=--dependencies=%)
 
 MONITORED ?= $(VENV)/monitoring
-monitoring: $(INSTALLED) ## the dashboards' queries at a real Prometheus during the demo's acts, and their pictures (ten minutes; Prometheus needed)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements-bench.lock
+monitoring: $(INSTALLED) $(TOOLS) ## the dashboards' queries at a real Prometheus during the demo's acts, and their pictures (ten minutes; Prometheus needed)
 	@rm -rf $(MONITORED)
 	$(BIN)/python -m tests.monitoring $(MONITORED) --pictures docs/monitoring
 
@@ -194,16 +201,8 @@ generate: $(INSTALLED) ## protobuf modules, the reference pages and the dashboar
 	$(BIN)/python docs/generate.py
 	$(BIN)/python -m deploy.grafana.dashboards
 
-lock: ## resolve the dependencies again (needs uv)
-	$(LOCK) --extra telemetry pyproject.toml --output-file deploy/requirements.lock
-	$(LOCK) --extra telemetry --extra audit --constraint deploy/requirements.lock pyproject.toml --output-file deploy/requirements-audit.lock
-	$(LOCK) --extra audit --group dev pyproject.toml --output-file deploy/requirements-dev.lock
-	$(LOCK) --group mutants --constraint deploy/requirements-dev.lock --output-file deploy/requirements-mutants.lock
-	$(LOCK) --group bench --constraint deploy/requirements-dev.lock --output-file deploy/requirements-bench.lock
-	$(LOCK) --group browser --constraint deploy/requirements-dev.lock --output-file deploy/requirements-browser.lock
-	$(LOCK) --group openapi-client --output-file deploy/requirements-openapi-client.lock
-	$(LOCK) --group image --output-file deploy/requirements-image.lock
-	printf 'pandas\npyspark\n' | $(LOCK) --constraint deploy/requirements-dev.lock --output-file deploy/spark/requirements.lock -
+lock: $(INSTALLED) $(TOOLS) ## resolve the dependencies again; pins stay where they can (LOCK_OPTIONS=--upgrade for the newest)
+	$(BIN)/python deploy/lock.py $(LOCK_OPTIONS)
 
 release: $(INSTALLED) ## build wheel and sdist into dist/, and check the wheel in a fresh environment (docs/releasing.md)
 	rm -rf dist

@@ -30,7 +30,7 @@ _NARROWED: Mapping[str, Mapping[str, Any]] = {
     "sidecar.gracePeriod": {"type": "integer", "minimum": 30},
     "audit.engine": {"enum": ["embedded", "spark"]},
     "auth.superUsers": {"type": "object", "additionalProperties": {"type": "string", "pattern": "^[^,]+$"}},
-    "pulsar.metadataStoreUrl": {"type": "string", "pattern": "^(zk:.*)?$"},
+    "pulsar.metadataStoreUrl": {"type": "string", "pattern": "^((zk|etcd):.*)?$"},
 }
 """By the value's path, or by its last name."""
 _OPEN = ("updateStrategy", "resources")

@@ -1,7 +1,15 @@
-"""The documentation site: Sphinx reads the Markdown of this folder (`make docs`)."""
+"""The documentation site: Sphinx reads the Markdown of this folder (`make docs`).
 
+The references of routes and commands are written when the site is built, into files that Git ignores.
+"""
+
+import sys
 import tomllib
 from pathlib import Path
+
+from sphinx.application import Sphinx
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 _PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -16,3 +24,9 @@ html_theme = "furo"
 html_title = f"{project} {release}"
 html_show_sphinx = False
 html_copy_source = False
+
+
+def setup(app: Sphinx) -> None:
+    from generate import write_site_pages  # it loads the whole program, which reading this file should not
+
+    app.connect("builder-inited", lambda _: write_site_pages())

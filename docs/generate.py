@@ -17,14 +17,14 @@ import typer
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from pulsar_sidecar.__main__ import programs
-from pulsar_sidecar.api.app import create_app
-from pulsar_sidecar.api.guard import guarded_routes
-from pulsar_sidecar.api.rights import Right
-from pulsar_sidecar.api.rooms.delayed_delivery.bulk_lines import MEDIA_TYPE
-from pulsar_sidecar.bootstrap.rooms import ROOMS
+from pulsar_sidecar.bootstrap.commands import command_line
+from pulsar_sidecar.bootstrap.features import FEATURES
 from pulsar_sidecar.cli import output
-from pulsar_sidecar.cli.app import command_line
-from pulsar_sidecar.cli.command_groups import LazyCommand
+from pulsar_sidecar.cli.command_groups import EXIT_CODES, LazyCommand
+from pulsar_sidecar.features.delayed_messages.http.bulk_lines import MEDIA_TYPE
+from pulsar_sidecar.server.app import create_app
+from pulsar_sidecar.server.guard import guarded_routes
+from pulsar_sidecar.server.rights import Right
 from pulsar_sidecar.settings.fields import GROUPS, default_text, title
 from pulsar_sidecar.settings.sources import CLIENT_CONF_SETTINGS, environment_variable, flag, setting_key
 
@@ -41,28 +41,41 @@ def pages() -> dict[Path, str]:
     texts = {
         "openapi.json": json.dumps(openapi, indent=2, ensure_ascii=False) + "\n",
         "rights.md": _NOTE + "\n".join(_rights(app)),
-        "rest.md": _NOTE + "\n".join(_rest(openapi)),
         "configuration.md": _NOTE + "\n".join(_configuration()),
-        "cli.md": _NOTE + "\n".join(_command_line()),
     }
     schema = {chart_schema.CHART / "values.schema.json": chart_schema.schema_text()}
     return {REFERENCE / name: text for name, text in texts.items()} | schema
+
+
+def write_site_pages() -> None:
+    """Write the references of which the tree has another form: `openapi.json` and `rights.md`, and every ``--help``."""
+    _write(REFERENCE / "rest.md", _NOTE + "\n".join(_rest(_app().openapi())))
+    _write(REFERENCE / "cli.md", _NOTE + "\n".join(_command_line()))
 
 
 def main(arguments: list[str]) -> int:
     """Write or check; 1 when a page is out of date."""
     stale = []
     for path, text in pages().items():
-        if path.exists() and path.read_text(encoding="utf-8") == text:
+        if _is_current(path, text):
             continue
         stale.append(path.name)
         if arguments != ["--check"]:
-            REFERENCE.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            _write(path, text)
     if stale and arguments == ["--check"]:
         output.info(f"out of date: {', '.join(stale)}; run: make generate")
         return 1
     return 0
+
+
+def _is_current(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text(encoding="utf-8") == text
+
+
+def _write(path: Path, text: str) -> None:
+    if not _is_current(path, text):  # an untouched file is not read again by Sphinx
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
 
 # --- REST ----------------------------------------------------------------------------------------------------------
@@ -71,7 +84,7 @@ def main(arguments: list[str]) -> int:
 def _app() -> FastAPI:
     version = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["version"]
     return create_app(
-        [routes for entry in ROOMS for routes in entry.routes()],  # describing routes calls no service
+        [routes for entry in FEATURES for routes in entry.routes()],  # describing routes calls no service
         lambda: None,
         CollectorRegistry(),
         Event(),
@@ -95,7 +108,11 @@ def _rest(openapi: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _rights(app: FastAPI) -> Iterator[str]:
-    yield "# What each route takes\n\nSuperusers may call every route. [Rights](../rights.md) explains the rest.\n"
+    yield "# Routes and their rights\n\nSuperusers may call every route. [Rights](../rights.md) explains the rest.\n"
+    yield (
+        "[openapi.json](openapi.json), which a running sidecar has at `/openapi.json`, describes parameters, fields "
+        "and answers; the site that `make docs` builds has them as a page.\n"
+    )
     yield "Every other path below `/admin/` and `/lookup/` takes what the broker asks for that it is passed to.\n"
     routes = list(guarded_routes(app))
     for right in Right:
@@ -190,7 +207,7 @@ def _configuration() -> Iterator[str]:
         "# Configuration\n\nA setting may be written as a flag of `pulsar-sidecar serve`, as an environment variable, "
         "in the properties file that `--config` or `PULSAR_SIDECAR_CONFIG` names, or, if it is marked with ¹, in the "
         "`client.conf` that pulsar-admin reads (`PULSAR_CLIENT_CONF`, or `$PULSAR_HOME/conf/client.conf`). The first "
-        "of these that has it wins; an empty text counts as not written. An unknown key in the file is an error, an "
+        "of these that has it wins; an empty value counts as unset. An unknown key in the file is an error, an "
         "unknown `PULSAR_SIDECAR_*` variable a warning.\n"
     )
     for group in GROUPS:
@@ -210,18 +227,42 @@ def _configuration() -> Iterator[str]:
 
 def _command_line() -> Iterator[str]:
     yield "# Command line\n\n`python -m pulsar_sidecar` is the same as `pulsar-sidecar`.\n"
-    yield from _command(command_line(programs()), "pulsar-sidecar", None, 2)
+    yield (
+        "Every command has `--help`; those that print an answer have `--output-format json|table`, which overrides "
+        f"the global option.\n\n{EXIT_CODES} Commands with other exit codes say so.\n"
+    )
+    yield from _command(command_line(programs()), "pulsar-sidecar", None, frozenset({EXIT_CODES}))
 
 
-def _command(command: Any, name: str, parent: Any, depth: int) -> Iterator[str]:
+def _command(command: Any, name: str, parent: Any, epilogs: frozenset[str | None]) -> Iterator[str]:
     if isinstance(command, LazyCommand):
         command = command.loaded()
-    settings = {**command.context_settings, "max_content_width": _HELP_WIDTH}
-    context = typer.Context(command, info_name=name, parent=parent, **settings)
-    context.terminal_width = _HELP_WIDTH
-    yield f"{'#' * min(depth, 6)} {context.command_path}\n\n```text\n{command.get_help(context).rstrip()}\n```\n"
-    for child in command.list_commands(context) if hasattr(command, "list_commands") else ():
-        yield from _command(command.get_command(context, child), child, context, depth + 1)
+    context = typer.Context(command, info_name=name, parent=parent, **command.context_settings)
+    context.terminal_width = context.max_content_width = _HELP_WIDTH
+    children = [(child, command.get_command(context, child)) for child in getattr(command, "commands", ())]
+    takes_settings = any(_is_setting(parameter) for parameter in command.params)
+    own_epilog = command.epilog
+    if parent is not None:
+        _hide_what_is_elsewhere(command, children)
+    if own_epilog in epilogs:
+        command.epilog = None
+    depth = len(context.command_path.split()) + 1
+    yield f"{'#' * depth} {context.command_path}\n\n```text\n{command.get_help(context).rstrip()}\n```\n"
+    if takes_settings:
+        yield "Every [setting](configuration.md) is an option, too; `--no-...` switches one off that is on.\n"
+    for child, each in children:
+        yield from _command(each, child, context, epilogs | {own_epilog})
+
+
+def _hide_what_is_elsewhere(command: Any, children: list[tuple[str, Any]]) -> None:
+    command.add_help_option = False
+    command.params = [each for each in command.params if not _is_setting(each) and each.name != "output_format"]
+    for _, child in children:
+        child.hidden = True  # in the group's list; it follows below its own heading
+
+
+def _is_setting(parameter: Any) -> bool:
+    return getattr(parameter, "rich_help_panel", None) in {title(group) for group in GROUPS}
 
 
 def _one_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Regenerates ``service/pulsar_sidecar/wire`` from the .proto files beside this script, or reports that it is stale.
+"""Regenerate ``service/pulsar_sidecar/protobuf`` from the .proto files beside this script, or report what is stale.
 
 Run it with the project's own interpreter: ``python proto/generate.py`` writes, ``python proto/generate.py --check``
 compares and fails on any difference. The output names no path of the machine it was made on.
@@ -13,7 +13,7 @@ from pathlib import Path
 from grpc_tools import protoc
 
 SOURCES = Path(__file__).resolve().parent
-WIRE = SOURCES.parent / "service" / "pulsar_sidecar" / "wire"
+TARGET = SOURCES.parent / "service" / "pulsar_sidecar" / "protobuf"
 ORIGINS = ("bookkeeper", "pulsar")
 MYPY_PLUGIN = Path(sys.executable).with_name("protoc-gen-mypy")
 
@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--check", action="store_true", help="compare only, write nothing")
     if parser.parse_args(arguments).check:
         return _check()
-    _generate(WIRE)
+    _generate(TARGET)
     return 0
 
 
@@ -44,12 +44,12 @@ def _check() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         fresh = Path(scratch)
         _generate(fresh)
-        wanted, present = _generated(fresh), _generated(WIRE)
-        _, differing, unreadable = filecmp.cmpfiles(fresh, WIRE, wanted & present, shallow=False)
+        wanted, present = _generated(fresh), _generated(TARGET)
+        _, differing, unreadable = filecmp.cmpfiles(fresh, TARGET, wanted & present, shallow=False)
         stale = sorted({*differing, *unreadable, *(wanted ^ present)})
     if stale:
         sys.stderr.write(
-            f"service/pulsar_sidecar/wire is out of date ({', '.join(stale)}): run python proto/generate.py\n"
+            f"service/pulsar_sidecar/protobuf is out of date ({', '.join(stale)}): run python proto/generate.py\n"
         )
     return 1 if stale else 0
 

@@ -1,1 +1,1 @@
-"""Spark jobs of pulsar-sidecar; they see nouns, wire formats and ownership rules of the service and nothing else."""
+"""Spark jobs of pulsar-sidecar, which import only pure modules of the service."""

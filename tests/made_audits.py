@@ -8,10 +8,10 @@ from typing import Any
 from msgspec.structs import replace
 from pulsar_sidecar.adapters.parquet.directories import open_audit
 from pulsar_sidecar.adapters.parquet.inputs import AuditTables, node_batches
-from pulsar_sidecar.analysis.documents import Engine
-from pulsar_sidecar.audit.engine.running import AUDIT_TABLES
-from pulsar_sidecar.audit.results.summaries import AuditSummary
-from pulsar_sidecar.audit.results.tables import Subtree, Table
+from pulsar_sidecar.features.audit.engine.running import AUDIT_TABLES
+from pulsar_sidecar.features.audit.results.summaries import AuditSummary
+from pulsar_sidecar.features.audit.results.tables import Subtree, Table
+from pulsar_sidecar.reports.documents import Engine
 
 
 @dataclass
@@ -36,6 +36,10 @@ class MadeAudit:
     @property
     def standings(self) -> dict[int, str]:
         return {ledger_id: row["standing"] for ledger_id, row in self.orphans.items()}
+
+    @property
+    def offloaded(self) -> list[dict[str, Any]]:
+        return self.rows(Table.OFFLOADED_LEDGERS)
 
     @property
     def missing(self) -> list[dict[str, Any]]:

@@ -12,9 +12,11 @@ report, then run "pulsar-sidecar audit apply".
 
 Everything is set in the environment:
   AUDIT_DIRECTORY      where listings/, dumps/ and audits/ are kept; required
-  METADATA_STORE_URL   zk:HOST:PORT[,HOST:PORT][/CHROOT], as in broker.conf; required
+  METADATA_STORE_URL   as in broker.conf, zk:HOST:PORT[,HOST:PORT][/CHROOT] or etcd:http://HOST:PORT; required
   DUMP_SOURCE          another source for the dump, such as an observer's zk://HOST:PORT; then the cursors of
                        compaction are still read from METADATA_STORE_URL
+  OFFLOAD_LOCATIONS    buckets and directories of tiered storage to audit, in the form of offloadAllowedLocations,
+                       separated by spaces; no copy there can be deleted without --offload-exclusive-to-cluster
   AUDIT_ENGINE         embedded (default); spark for submit.sh beside this file; none to make the inputs only
   AUDIT_OPTIONS        more options for the audit, such as "--min-age-hours 96"; nothing can be deleted without
                        --bookkeeper-exclusive-to-cluster, your assurance that this BookKeeper serves only this Pulsar cluster
@@ -45,17 +47,25 @@ now=$(date -u +%Y%m%dT%H%M%SZ)
 listing=$AUDIT_DIRECTORY/listings/$now
 dump=$AUDIT_DIRECTORY/dumps/$now
 audit=$AUDIT_DIRECTORY/audits/$now
-zookeeper=${METADATA_STORE_URL#zk:}
 mkdir -p "$AUDIT_DIRECTORY/listings" "$AUDIT_DIRECTORY/dumps" "$AUDIT_DIRECTORY/audits"
 
-# Whatever these two end with, it is not a finding: every failure here is a 1.
+# Whatever these end with, it is not a finding: every failure here is a 1.
 # The listing first: a ledger that is linked in between is then in the dump.
-pulsar-sidecar ledgers list --source metadata --metadata-store-url "$METADATA_STORE_URL" --with-metadata \
-    --output "$listing" || exit 1
+pulsar-sidecar ledgers list --metadata-store-url "$METADATA_STORE_URL" --with-metadata --output "$listing" || exit 1
+offloaded=
+if [ -n "${OFFLOAD_LOCATIONS:-}" ]; then
+    offloaded=$AUDIT_DIRECTORY/listings/$now-offloaded
+    set --
+    for location in $OFFLOAD_LOCATIONS; do set -- "$@" --location "$location"; done
+    pulsar-sidecar offload list --metadata-store-url "$METADATA_STORE_URL" "$@" --output "$offloaded" || exit 1
+fi
 if [ -n "${DUMP_SOURCE:-}" ]; then
     set -- --source "$DUMP_SOURCE" --cursors-from "$METADATA_STORE_URL"
 else
-    set -- --source "zk://$zookeeper"
+    case $METADATA_STORE_URL in
+        etcd:*) set -- --source "$METADATA_STORE_URL" ;;
+        *) set -- --source "zk://${METADATA_STORE_URL#zk:}" ;;
+    esac
 fi
 pulsar-sidecar metadata dump "$@" --output "$dump" || exit 1
 
@@ -65,6 +75,7 @@ for candidate in "$AUDIT_DIRECTORY"/audits/*/summary.json; do
 done
 set -- --dump "$dump" --listing "$listing" --output "$audit"
 if [ -n "$previous" ]; then set -- "$@" --previous "$previous"; fi
+if [ -n "$offloaded" ]; then set -- "$@" --offloaded "$offloaded"; fi
 
 code=0
 # AUDIT_OPTIONS are words.

@@ -1,8 +1,8 @@
-"""Looking for duplicates as a plan of Spark's: which rows meet which, and where they are written.
+"""Search for duplicates as a Spark plan: joins of rows, and the tables that it writes.
 
-What is brought to the driver does not grow with the messages, nor with what is wrong in them, but for the ids of so
-many suspects as it may hold. Everything else is windows and sums of Spark's, which spill: a row group's sums meet by
-producer, and suspects meet what is stored by their ids, of which one producer has many.
+The driver's data grows neither with the messages nor with their faults, except for the ids of a bounded number of
+suspects. Everything else is Spark's windows and sums, which spill: row groups' sums are joined by producer, and
+suspects with stored rows by their ids, of which a producer has many.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,8 +11,8 @@ from functools import reduce
 from typing import Final
 
 import numpy as np
-from pulsar_sidecar.analysis.documents import Engine
-from pulsar_sidecar.deduplication.verifying.duplicates.judging import (
+from pulsar_sidecar.features.duplicates.extract_schema import LEDGERS, UNSEEN
+from pulsar_sidecar.features.duplicates.extracts.judging import (
     COUNTED_AS,
     KINDS,
     SUMMED,
@@ -20,16 +20,16 @@ from pulsar_sidecar.deduplication.verifying.duplicates.judging import (
     demand_counted,
     demand_order,
 )
-from pulsar_sidecar.deduplication.verifying.duplicates.results import DuplicateCounts
-from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import NAMES, PLACE, Numbers
-from pulsar_sidecar.deduplication.verifying.duplicates.running import (
+from pulsar_sidecar.features.duplicates.extracts.results import DuplicateCounts
+from pulsar_sidecar.features.duplicates.extracts.row_groups import NAMES, PLACE, Numbers
+from pulsar_sidecar.features.duplicates.extracts.running import (
     ORDER_OF_FINDINGS,
     ORDER_OF_PRODUCERS,
     SHOWN_ROWS,
     ReportRows,
     WrittenTables,
 )
-from pulsar_sidecar.deduplication.verifying.duplicates.tables import (
+from pulsar_sidecar.features.duplicates.extracts.tables import (
     FINDINGS,
     PRODUCERS,
     SUMMARIES,
@@ -37,11 +37,11 @@ from pulsar_sidecar.deduplication.verifying.duplicates.tables import (
     TOPIC_PARTS,
     TOPICS,
 )
-from pulsar_sidecar.deduplication.verifying.extract_schema import LEDGERS, UNSEEN
-from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
-from pulsar_sidecar.deduplication.verifying.verify import TopicResult
+from pulsar_sidecar.features.duplicates.manifests import ExtractManifest
+from pulsar_sidecar.features.duplicates.verify import TopicResult
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ledgers import UnseenCause
+from pulsar_sidecar.reports.documents import Engine
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # as is usual
@@ -58,12 +58,12 @@ _LAST: Final = ("last_sequence_id", "last_publish_ms")
 
 
 class SparkEngine:
-    """Finds on Spark, and writes tables below a directory that is unfinished yet."""
+    """Runs the analysis on Spark and writes its tables below an unfinished directory."""
 
     kind = Engine.SPARK
 
     def __init__(self, spark: SparkSession, extract: Directory, manifest: ExtractManifest, output: Directory) -> None:
-        """``extract`` is on a disk that driver and workers see alike, and was compared with its manifest."""
+        """Initialise; ``extract`` is on a disk shared by driver and workers, and was compared with its manifest."""
         disk = extract.on_disk()
         if disk is None:
             raise InvalidInputError(
@@ -75,7 +75,7 @@ class SparkEngine:
         self._groups = groups_on_disk(disk, [name for name in self._files if name.startswith("messages/")])
         self._output = output
         self.kept = ExitStack()
-        """Closing it lets go of what Spark keeps between steps."""
+        """Data that Spark keeps between steps; closing it releases them."""
 
     @contextmanager
     def write(self) -> Iterator[WrittenTables]:
@@ -140,7 +140,7 @@ class SparkEngine:
 
 
 def _carried(summaries: DataFrame) -> DataFrame:
-    """`tables.SUMMARIES` with their neighbours; ``is_suspect`` where something does not rise: no gaps count there."""
+    """Return `tables.SUMMARIES` with neighbours; ``is_suspect`` marks ids that do not rise, whose gaps do not count."""
     order = Window.partitionBy(*NAMES).orderBy("row_group")
     before = order.rowsBetween(Window.unboundedPreceding, -1)
     carried = summaries.select(
@@ -151,14 +151,14 @@ def _carried(summaries: DataFrame) -> DataFrame:
     )
     is_suspect = F.col("falls") | F.coalesce(F.expr("lowest <= highest_before"), F.lit(False))
     first, highest = F.col("first_sequence_id"), F.col("highest_before")
-    # What has no id before it has nothing to subtract from either.
+    # A row without an earlier id has nothing to subtract either.
     is_gap = F.when(first > highest, (first - 1 > highest).cast("int")).otherwise(0)
     gaps = F.when(is_suspect, 0).otherwise(F.col("gaps") + is_gap)
     return carried.withColumn("is_suspect", is_suspect).withColumn("gaps", gaps.cast("bigint"))
 
 
 def _out_of_order(parts: DataFrame) -> DataFrame:
-    """As `judging.out_of_order`."""
+    """Return topics out of order, like `judging.out_of_order`."""
     first, last = (F.struct(*(F.col(f"{end}_{name}").alias(name) for name in PLACE)) for end in ("first", "last"))
     before = F.lag(last).over(Window.partitionBy("topic").orderBy("row_group"))
     checked = parts.withColumn("is_behind", before.isNull() | (first > before))
@@ -166,7 +166,7 @@ def _out_of_order(parts: DataFrame) -> DataFrame:
 
 
 def _producers(summaries: DataFrame, suspects: DataFrame, findings: DataFrame) -> DataFrame:
-    """`tables.PRODUCERS`."""
+    """Return `tables.PRODUCERS`."""
     kinds = {
         name: F.when(F.col("finding") == kind.value, 1).otherwise(0)
         for name, kind in zip(COUNTED_AS, KINDS, strict=True)
@@ -197,7 +197,7 @@ def _topic_sums(table: DataFrame, **sums: Column) -> DataFrame:
 
 
 def _held_ids(suspects: DataFrame) -> Numbers | None:
-    """The fingerprints of all suspects, ascending; None if they are too many to be held."""
+    """Return the fingerprints of all suspects, ascending; None if there are too many to hold."""
     if suspects.count() > _MOST_IDS_HELD:
         return None
     found: Numbers = np.unique(suspects.select("fingerprint").toArrow().column(0).to_numpy())
@@ -205,7 +205,7 @@ def _held_ids(suspects: DataFrame) -> Numbers | None:
 
 
 def _compared(rows: DataFrame) -> DataFrame:
-    """Suspects with the first rows of their ids, among rows that have these; a suspect may be there twice."""
+    """Join suspects with the first rows of their ids, among rows with these ids; a suspect may occur twice."""
     by_id = Window.partitionBy(*NAMES, "sequence_id")
     by_payload = Window.partitionBy(*NAMES, "sequence_id", "is_read", "payload_hash")
     place = F.struct("row", *PLACE)

@@ -9,10 +9,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pulsar_sidecar.analysis.documents import MANIFEST_NAME
-from pulsar_sidecar.deduplication.verifying.duplicates.results import DuplicatesSummary, conclude
-from pulsar_sidecar.deduplication.verifying.duplicates.running import find_duplicates
-from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest, parse_manifest
+from pulsar_sidecar.features.duplicates.extracts.results import DuplicatesSummary, conclude
+from pulsar_sidecar.features.duplicates.extracts.running import find_duplicates
+from pulsar_sidecar.features.duplicates.manifests import ExtractManifest, parse_manifest
+from pulsar_sidecar.reports.documents import MANIFEST_NAME
 from pyspark.sql import SparkSession
 
 from pyspark_jobs.duplicates.engine import SparkEngine
@@ -23,7 +23,7 @@ _ROWS_OF_A_PARTITION = 1_000_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job; its exit code."""
+    """Run the job and return its exit code."""
     options = _parser().parse_args(arguments)
 
     def work(spark: SparkSession) -> tuple[str, int]:
@@ -34,10 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(spark: SparkSession, extract: str, output: str) -> DuplicatesSummary:
-    """Look through an extract.
+    """Find the duplicates in an extract.
 
     Raises:
-        InvalidInputError: it is not whole; nothing is left behind.
+        InvalidInputError: the extract is incomplete; nothing is left behind.
     """
     with Directory(spark, output).making() as unfinished:
         place = Directory(spark, extract)
@@ -51,7 +51,7 @@ def run(spark: SparkSession, extract: str, output: str) -> DuplicatesSummary:
 
 
 def _set_partitions(spark: SparkSession, manifest: ExtractManifest) -> None:
-    """As many partitions after a shuffle as the messages are worth, if all of them were suspects."""
+    """Set the partitions after a shuffle by the number of messages, as if all were suspects."""
     wanted = max(manifest.messages // _ROWS_OF_A_PARTITION, min(spark.sparkContext.defaultParallelism, 2))
     set_where_not_submitted(spark, {"spark.sql.shuffle.partitions": str(wanted)})
 

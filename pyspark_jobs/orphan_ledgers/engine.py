@@ -1,59 +1,73 @@
-"""The audit as a plan of Spark's: which rows meet which, and where they are written.
+"""The audit as a Spark plan: joins of rows, and the tables that it writes.
 
-What is brought to the driver does not grow with the number of ledgers: counts, nodes that could not be read,
-missing references, of which more than `audit.results.guards.MOST_MISSING` make no audit, and what is to be looked up,
-unless it is so much that it has to be shuffled.
+The driver's data does not grow with the number of ledgers: counts, unreadable nodes, missing references, of which more
+than `audit.results.guards.MOST_MISSING` fail the audit, and the keys of lookups, unless there are so many that Spark
+has to shuffle them.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pulsar_sidecar.analysis.documents import Engine
-from pulsar_sidecar.audit.arrays import Numbers
-from pulsar_sidecar.audit.columnar.reader import SINGLES, ColumnReader
-from pulsar_sidecar.audit.engine.admin_nodes import dangers
-from pulsar_sidecar.audit.engine.candidates import OWNER_COLUMNS
-from pulsar_sidecar.audit.engine.decoding import NODE_COLUMNS
-from pulsar_sidecar.audit.engine.judging import EARLIER_COLUMNS, LISTED, WRITES, Judge
-from pulsar_sidecar.audit.engine.leftover_nodes import PRESENT
-from pulsar_sidecar.audit.engine.running import AuditFindings, WrittenTables, as_of_ms
-from pulsar_sidecar.audit.engine.usage import not_below
-from pulsar_sidecar.audit.requests import AuditPolicy
-from pulsar_sidecar.audit.results.guards import AuditCounts, demand_few_missing
-from pulsar_sidecar.audit.results.plans import PLAN_BLOCK_ROWS, plan_digest
-from pulsar_sidecar.audit.results.report import REPORT_LEDGERS, REPORT_ROWS, ReportRows
-from pulsar_sidecar.audit.results.summaries import Count, LeftoverNodes, PlanSummary
-from pulsar_sidecar.audit.results.tables import (
+from pulsar_sidecar.features.audit.arrays import Numbers
+from pulsar_sidecar.features.audit.columnar.reader import SINGLES, ColumnReader
+from pulsar_sidecar.features.audit.engine.admin_nodes import dangers
+from pulsar_sidecar.features.audit.engine.candidates import OWNER_COLUMNS
+from pulsar_sidecar.features.audit.engine.decoding import NODE_COLUMNS
+from pulsar_sidecar.features.audit.engine.judging import EARLIER_COLUMNS, LISTED, WRITES, Judge
+from pulsar_sidecar.features.audit.engine.leftover_nodes import PRESENT
+from pulsar_sidecar.features.audit.engine.offloaded import (
+    NO_EARLIER_COPIES,
+    OFFLOAD_USES,
+    ListedPlaces,
+    deletable_copies,
+    not_whole,
+    numbered_copies,
+    offload_summary,
+    paths_of_unreferenced,
+    with_statuses,
+)
+from pulsar_sidecar.features.audit.engine.running import AuditFindings, WrittenTables, as_of_ms
+from pulsar_sidecar.features.audit.engine.usage import count_of_lengths, without_unread
+from pulsar_sidecar.features.audit.requests import AuditPolicy
+from pulsar_sidecar.features.audit.results.guards import AuditCounts, demand_few_missing
+from pulsar_sidecar.features.audit.results.plans import PLAN_BLOCK_ROWS, copy_digests, plan_digest
+from pulsar_sidecar.features.audit.results.report import LARGEST_FIRST, REPORT_LEDGERS, REPORT_ROWS, ReportRows
+from pulsar_sidecar.features.audit.results.report import first_rows as rows_of_table
+from pulsar_sidecar.features.audit.results.summaries import Count, LeftoverNodes, OffloadSummary, PlanSummary
+from pulsar_sidecar.features.audit.results.tables import (
     CURSOR_LEDGERS,
     LEDGER_USAGE,
     LEDGERS,
     LOG_SEGMENTS,
     MISSING_LEDGERS,
     NODES,
+    OFFLOADED_LEDGERS,
+    OFFLOADED_OBJECTS,
     ORPHAN_LEDGERS,
     UNATTRIBUTED_LEDGERS,
     OrphanStatus,
     Subtree,
     Table,
 )
-from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT, Manifest
-from pulsar_sidecar.ledger_ownership.claims import LedgerKind
-from pulsar_sidecar.ledger_ownership.protections import Protection
+from pulsar_sidecar.features.audit.sources.manifests import LEDGERS_LEFT_OUT, Manifest
+from pulsar_sidecar.ownership.claims import LedgerKind
+from pulsar_sidecar.reports.documents import Engine
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # as is usual
 
 from pyspark_jobs.orphan_ledgers import first_pass, tasks
-from pyspark_jobs.orphan_ledgers.forms import NO_IDS, union
+from pyspark_jobs.orphan_ledgers.forms import NO_IDS, group_by_tag, union
 from pyspark_jobs.running.directories import Directory, Rows
-from pyspark_jobs.running.tasks import by_key, first_rows, mapped, spark_schema, unpacked
+from pyspark_jobs.running.tasks import by_key, first_rows, mapped, spark_schema, unpack, unpacked
 
 _MOST_BROADCAST_IDS, _MOST_BROADCAST_ROWS = 4_000_000, 500_000
-"""What the driver and every worker may hold whole: ids of ledgers, 8 bytes each; candidates' owners."""
+"""Most ids of ledgers, of 8 bytes each, or candidates' owners that the driver and every worker hold in memory."""
 _ROWS_PER_FILE = 1_000_000
 _OWNED = (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS)
 _COUNTED = ("standing", "kind", "cause", "tenant", "age")
@@ -61,31 +75,40 @@ _COUNTED = ("standing", "kind", "cause", "tenant", "age")
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """A dump and a listing, each compared with its manifest."""
+    """A dump and one or two listings, each compared with its manifest."""
 
     spark: SparkSession
     dump: Directory
     listing: Directory
     dump_manifest: Manifest
     listing_manifest: Manifest
+    offloaded: Directory | None = None
+    offload_manifest: Manifest | None = None
 
     @property
     def own_ledgers(self) -> bool:
-        """Whether the dump holds BookKeeper's ledgers itself."""
+        """True if the dump contains BookKeeper's ledgers."""
         return LEDGERS_LEFT_OUT not in self.dump_manifest.left_out
 
     def nodes(self, columns: Sequence[str], *subtrees: Subtree) -> Rows:
-        """Nodes of some subtrees."""
+        """Return nodes of some subtrees."""
         return self._dumped(NODES, columns, *(f"{Table.NODES.value}/subtree={each.value}/" for each in subtrees))
 
     def table(self, table: Table, schema: pa.Schema) -> Rows:
-        """One of the dump's small tables."""
+        """Return one of the dump's small tables."""
         return self._dumped(schema, schema.names, f"{table.value}/")
 
     def ledgers(self, columns: Sequence[str]) -> Rows:
-        """The listing."""
+        """Return the listing."""
         names = [file.path for file in self.listing_manifest.files]
         return Rows(self.spark, self.listing, names, LEDGERS, columns)
+
+    def objects(self) -> Rows | None:
+        """Return the objects of tiered storage, if they were listed."""
+        if self.offloaded is None or self.offload_manifest is None:
+            return None
+        names = [file.path for file in self.offload_manifest.files]
+        return Rows(self.spark, self.offloaded, names, OFFLOADED_OBJECTS, OFFLOADED_OBJECTS.names)
 
     def _dumped(self, schema: pa.Schema, columns: Sequence[str], *beginnings: str) -> Rows:
         names = [file.path for file in self.dump_manifest.files if file.path.startswith(beginnings)]
@@ -94,21 +117,22 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class SparkTables:
-    """Still where Spark keeps them; orphans are not yet numbered."""
+    """Tables, most of them still in Spark; orphans and copies have no numbers yet."""
 
     orphans: DataFrame
     missing: DataFrame
     unattributed: DataFrame
     usage_shares: DataFrame
+    offloaded: pa.Table
 
     @property
     def usage(self) -> DataFrame:
-        """Ordered within each share."""
+        """Usage, ordered within each share."""
         return mapped(self.usage_shares, LEDGER_USAGE, unpacked)
 
 
 class SparkEngine:
-    """Finds on Spark, and writes tables below a directory that is unfinished yet."""
+    """Runs the analysis on Spark and writes its tables below an unfinished directory."""
 
     kind = Engine.SPARK
 
@@ -119,18 +143,20 @@ class SparkEngine:
         policy: AuditPolicy,
         earlier_orphans: DataFrame | None,
         columns: ColumnReader,
+        earlier_copies: pa.Table = NO_EARLIER_COPIES,
     ) -> None:
         self._directory = directory
         self._inputs = inputs
         self._spark = inputs.spark
         self._policy = policy
         self._earlier = earlier_orphans
+        self._earlier_copies = earlier_copies
         self._columns = columns
         self._root = inputs.dump_manifest.ledgers_root
-        # More than partitions, so that these are of about one size.
+        # More shares than partitions, so that partitions have about the same size.
         self._shares = 4 * int(str(self._spark.conf.get("spark.sql.shuffle.partitions")))
         self.kept = ExitStack()
-        """Closing it gives back what was kept between steps."""
+        """Data that Spark keeps between steps; closing it releases them."""
 
     def find(self) -> AuditFindings[SparkTables]:
         """See `AuditEngine.find`."""
@@ -139,17 +165,20 @@ class SparkEngine:
         counts = _compared_counts(sets)
         reported = first_pass.Reported(facts)
         gone = self._missing_ids(sets, counts["missing_ledgers"], reported)
-        named_in_vain = self._keep(self._missing(facts, gone))
-        # As `audit.engine.usage.made_before`: what is younger was made while the inputs were taken.
-        missing = named_in_vain.where(F.col("ledger_id") <= counts["newest"])
+        dangling = self._keep(self._missing(facts, gone))
+        # As `audit.engine.usage.not_younger`: what is younger was made while the inputs were taken.
+        missing = dangling.where(F.col("ledger_id") <= counts["newest"])
         candidates = counts["candidate_ledgers"]
         few = candidates + reported.references() <= _MOST_BROADCAST_IDS
         ledgers = self._keep(self._wanted_ledgers(sets, facts, few))
         protection = reported.protection()
         few_candidates = candidates <= _MOST_BROADCAST_ROWS
-        judged = self._keep(self._judged(_newest(ledgers.where("content is null")), protection, few_candidates))
+        judge = Judge(as_of_ms(self._inputs.dump_manifest), self._policy, protection)
+        offloaded, offload, broken = self._tiered_storage(facts, judge)
+        judge = replace(judge, not_whole=broken)
+        judged = self._keep(self._judged(_newest(ledgers.where("content is null")), judge, few_candidates))
         sizes = ledgers.where("content is not null").select(F.lit(tasks.SIZE).alias("tag"), "part", "content")
-        shares = self._usage(facts, sizes, gone, named_in_vain)
+        shares = self._usage(facts, sizes, gone, dangling)
         shadows = reported.shadows()
         names = {str(shadow.topic) for shadow in shadows}
         usage = self._keep(by_key(shares, "part", tasks.USAGE_SHARES, tasks.sum_usage, names))
@@ -164,13 +193,34 @@ class SparkEngine:
             orphans_by={name: by_column[name] for name in _COUNTED},
             unattributed=by_column["is_orphan"].get("false", Count()),
             missing=0 if not len(gone) else missing.count(),
+            offload=offload,
         )
         orphans, others = (judged.where(one).drop("is_orphan", "age") for one in ("is_orphan", "not is_orphan"))
-        tables = SparkTables(orphans, missing, others, usage)
+        tables = SparkTables(orphans, missing, others, usage, offloaded)
         unread = reported.log_segments_unread()
         shadow_dangers = dangers(shadows, reported.retentions())
         leftover_nodes = self._leftover_nodes(reported, missing, gone)
         return AuditFindings(tables, found, protection, unread, shadow_dangers, leftover_nodes)
+
+    def _tiered_storage(self, facts: DataFrame, judge: Judge) -> tuple[pa.Table, OffloadSummary, frozenset[int]]:
+        """Return the findings in tiered storage, which the driver holds, their summary, and `not_whole`."""
+        manifest = self._inputs.offload_manifest
+        findings: list[dict[str, Any]] = []
+        uses = OFFLOAD_USES.empty_table()
+        if manifest is not None:
+            tags = (first_pass.LISTED, first_pass.DUMPED, first_pass.COPIES, first_pass.OBJECTS)
+            about = (judge, ListedPlaces.of(manifest), self._inputs.own_ledgers)
+            shares = by_key(_packed(facts, *tags), "part", tasks.SHARES, tasks.compare_copies, *about)
+            packed = group_by_tag(shares.toArrow(), first_pass.COPIES, tasks.USE)
+            findings = [row for batch in unpack(packed[first_pass.COPIES]) for row in batch.to_pylist()]
+            uses = pa.Table.from_batches(unpack(packed[tasks.USE]), OFFLOAD_USES)
+        paths = pa.array(paths_of_unreferenced(findings), pa.string())
+        present = {
+            path for batch in self._present(Subtree.MANAGED_LEDGERS, paths) for path in batch.column("path").to_pylist()
+        }
+        offloaded = with_statuses(judge, findings, present, self._earlier_copies)
+        summary = offload_summary(manifest, offloaded, uses, self._policy)
+        return offloaded, summary, not_whole(findings)
 
     def _leftover_nodes(self, reported: first_pass.Reported, missing: DataFrame, gone: Numbers) -> LeftoverNodes:
         named = []
@@ -186,14 +236,14 @@ class SparkEngine:
         return suspects.without([batch for look in looks for batch in self._present(*look)])
 
     def _present(self, subtree: Subtree, wanted: pa.Array) -> list[pa.RecordBatch]:
-        """Which of these paths the dump has."""
+        """Return the nodes of the dump at these paths."""
         if not len(wanted):
             return []
         found = self._inputs.nodes(["path", "unreadable"], subtree).mapped(PRESENT, tasks.find_paths, wanted)
         return list(found.distinct().toArrow().to_batches())
 
     def _keep(self, frame: DataFrame) -> DataFrame:
-        """Keep a frame on disk: it is needed more than once."""
+        """Keep a frame on disk for repeated use."""
         self.kept.callback(frame.persist(StorageLevel.DISK_ONLY).unpersist)
         return frame
 
@@ -201,19 +251,22 @@ class SparkEngine:
     def write(
         self, findings: AuditFindings[SparkTables], audit_id: str, instance_id: str, failed_guards: str
     ) -> Iterator[WrittenTables]:
-        """See `AuditEngine.write`; the caller that made the directory removes it."""
+        """See `AuditEngine.write`; the caller that created the directory removes it."""
         deletable = findings.found.deletable
         orphans = self._write_orphans(findings, audit_id, deletable, failed_guards)
         self._write_others(findings, audit_id)
-        plan = None if failed_guards else _plan(orphans, deletable, audit_id, instance_id)
+        copies = numbered_copies(findings.tables.offloaded, deletable.ledgers, failed_guards)
+        frame = self._spark.createDataFrame(copies.to_pylist(), spark_schema(OFFLOADED_LEDGERS))
+        self._write(frame.coalesce(1), Table.OFFLOADED_LEDGERS, audit_id)
+        plan = None if failed_guards else _plan(orphans, deletable, copies, audit_id, instance_id)
         self._directory.clean()
         files = self._directory.digests(sorted(self._directory.tables()))
-        yield WrittenTables(self._directory, files, plan, _report_rows(findings, orphans))
+        yield WrittenTables(self._directory, files, plan, _report_rows(findings, orphans, copies))
 
     def _write_orphans(
         self, findings: AuditFindings[SparkTables], audit_id: str, deletable: Count, failed_guards: str
     ) -> DataFrame:
-        """The orphans as they were written."""
+        """Write the orphans and return them."""
         rows = findings.tables.orphans
         if failed_guards:
             rows = mapped(rows, ORPHAN_LEDGERS, tasks.withhold, failed_guards)
@@ -231,7 +284,7 @@ class SparkEngine:
         self._write(missing.select(*MISSING_LEDGERS.names), Table.MISSING_LEDGERS, audit_id)
         unattributed = self._ordered(tables.unattributed, ("ledger_id",), found.unattributed.ledgers)
         self._write(unattributed.select(*UNATTRIBUTED_LEDGERS.names), Table.UNATTRIBUTED_LEDGERS, audit_id)
-        # Ordered by share: the order of the whole table has no meaning.
+        # Ordered by share, since the order of the whole table has no meaning.
         self._write(tables.usage, Table.LEDGER_USAGE, audit_id)
 
     def _write(self, rows: DataFrame, table: Table, audit_id: str) -> None:
@@ -264,6 +317,8 @@ class SparkEngine:
             ledgers = inputs.nodes(["path", "unreadable"], Subtree.LEDGERS)
             facts.append(ledgers.mapped(schema, first_pass.collect_dumped, self._columns, self._root))
             facts.append(inputs.nodes(["path"], Subtree.BOOKKEEPER).mapped(schema, first_pass.report_marks))
+        if (objects := inputs.objects()) is not None:
+            facts.append(objects.mapped(schema, first_pass.collect_objects))
         return reduce(DataFrame.union, facts)
 
     def _missing(self, facts: DataFrame, gone: Numbers) -> DataFrame:
@@ -271,7 +326,7 @@ class SparkEngine:
             return self._spark.createDataFrame([], spark_schema(MISSING_LEDGERS))
         about = mapped(_packed(facts, first_pass.OTHER), SINGLES, tasks.singles_about, gone)
         ids = self._spark.createDataFrame([(ledger_id,) for ledger_id in gone.tolist()], "ledger_id bigint")
-        single = _not_replaced(about.distinct()).join(F.broadcast(ids), "ledger_id", "left_semi")
+        single = _drop_replaced(about.distinct()).join(F.broadcast(ids), "ledger_id", "left_semi")
         rows = mapped(single.select(*SINGLES.names), MISSING_LEDGERS, tasks.missing_of_singles)
         nodes = self._inputs.nodes(NODE_COLUMNS, *_OWNED)
         return nodes.mapped(MISSING_LEDGERS, tasks.missing_of_lists, self._columns, gone).union(rows)
@@ -281,10 +336,10 @@ class SparkEngine:
         if not count:
             return NO_IDS
         found = _ids_of(compared.where("missing_ledgers > 0"), "missing")
-        return not_below(found, reported.unread_directories(), self._root)
+        return without_unread(found, reported.unread_directories(), self._root)
 
     def _wanted_ledgers(self, compared: DataFrame, facts: DataFrame, few: bool) -> DataFrame:
-        """`tasks.READ_LEDGERS` of the candidates and of what single references name."""
+        """Return `tasks.READ_LEDGERS` of the candidates and of the ledgers that single references name."""
         candidates = compared.where(F.length("candidates") > 1)
         named = _packed(facts, first_pass.SINGLE_IDS)
         if self._inputs.own_ledgers:
@@ -299,7 +354,7 @@ class SparkEngine:
         return mapped(joined, tasks.READ_LEDGERS, tasks.read_ledgers, *reading, self._shares)
 
     def _joined(self, ledgers: Rows, candidates: DataFrame, named: DataFrame) -> DataFrame:
-        """The rows of ledgers that an executor cannot hold whole."""
+        """Join the rows of ledgers with wanted ids that exceed an executor's memory."""
         key, other = ("path", "ledger_id") if self._inputs.own_ledgers else ("ledger_id", "path")
         wanted = [
             mapped(sets, tasks.WANTED, tasks.paths_of_ids, column, self._root)
@@ -312,7 +367,7 @@ class SparkEngine:
 
     # --- judging -----------------------------------------------------------------------------------------------
 
-    def _judged(self, candidates: DataFrame, protection: Protection, few: bool) -> DataFrame:
+    def _judged(self, candidates: DataFrame, judge: Judge, few: bool) -> DataFrame:
         paths = candidates.select(F.explode(F.array("owner_path", "topic_path")).alias("path")).dropna().distinct()
         nodes = self._inputs.nodes(OWNER_COLUMNS, *_OWNED)
         if few:
@@ -328,7 +383,6 @@ class SparkEngine:
             beside = F.broadcast(renamed) if few else renamed
             rows = rows.join(beside, F.col(f"{prefix}_path") == F.col(f"{prefix}_node_path"), "left")
         rows = rows.join(self._earlier_orphans(), F.col("ledger_id") == F.col("earlier_ledger_id"), "left")
-        judge = Judge(as_of_ms(self._inputs.dump_manifest), self._policy, protection)
         return mapped(rows, tasks.JUDGED, tasks.judge_candidates, judge)
 
     def _earlier_orphans(self) -> DataFrame:
@@ -336,48 +390,48 @@ class SparkEngine:
             return self._spark.createDataFrame([], ", ".join(f"earlier_{name} bigint" for name in EARLIER_COLUMNS))
         return self._earlier.select(*(F.col(name).alias(f"earlier_{name}") for name in EARLIER_COLUMNS))
 
-    def _usage(self, facts: DataFrame, sizes: DataFrame, gone: Numbers, named_in_vain: DataFrame) -> DataFrame:
-        """`tasks.SHARES` of lists that have sizes, and of other references; without what is missing."""
+    def _usage(self, facts: DataFrame, sizes: DataFrame, gone: Numbers, dangling: DataFrame) -> DataFrame:
+        """Return `tasks.SHARES` of lists with sizes, and of other references, without missing ledgers."""
         singles = _packed(facts, *first_pass.REFERENCES).union(sizes)
         single = by_key(singles, "part", tasks.SHARES, tasks.usage_of_singles, self._columns, gone, self._shares)
-        of_lists = named_in_vain.select("kind", F.col("referenced_by").alias("path"), "size_bytes")
-        off = mapped(of_lists, tasks.SHARES, tasks.take_usage_off, self._columns, self._shares)
+        of_lists = dangling.select("kind", F.col("referenced_by").alias("path"), "size_bytes")
+        off = mapped(of_lists, tasks.SHARES, tasks.subtract_usage, self._columns, self._shares)
         return _packed(facts, first_pass.USAGE, first_pass.LOADED).union(single).union(off)
 
 
 def compared(facts: DataFrame, own_ledgers: bool) -> DataFrame:
-    """`tasks.COMPARED` of the sets of ids among `first_pass.FACTS`; without own ledgers the dump has what is listed."""
+    """Return `tasks.COMPARED` of the sets of ids in `first_pass.FACTS`; listed ids stand in for missing own ledgers."""
     sets = _packed(facts, first_pass.LISTED, first_pass.DUMPED, first_pass.IDS)
     return by_key(sets, "part", tasks.COMPARED, tasks.compare, own_ledgers)
 
 
 def _ids_of(sets: DataFrame, column: str) -> Numbers:
-    """The ids of all ranges; the caller knows that they are few."""
+    """Return the ids of all ranges, which the caller knows to be few."""
     rows = sets.select("part", column).collect()
     return np.concatenate([NO_IDS, *(union(row[0], [bytes(row[1])]) for row in rows)])
 
 
 def _packed(facts: DataFrame, *tags: str) -> DataFrame:
-    """The sets of ids, or the shares, of some tags."""
+    """Return the sets of ids, or the shares, of some tags."""
     return facts.where(F.col("tag").isin(*tags)).select("tag", "part", "content")
 
 
-def _not_replaced(singles: DataFrame) -> DataFrame:
-    """As `audit.engine.usage.not_replaced`."""
+def _drop_replaced(singles: DataFrame) -> DataFrame:
+    """Filter references like `audit.engine.usage.without_replaced`."""
     is_compacted = F.col("kind") == LedgerKind.COMPACTED.value
     youngest = singles.where(is_compacted).groupBy("path").agg(F.max("ledger_id").alias("youngest"))
     return singles.join(youngest, "path", "left").where(~is_compacted | (F.col("ledger_id") == F.col("youngest")))
 
 
 def _newest(ledgers: DataFrame) -> DataFrame:
-    """Each ledger once: one that was deleted and made again meanwhile is there twice, and the newer one counts."""
+    """Return each ledger once, the newer one if it was deleted and recreated meanwhile."""
     order = (F.coalesce(name, F.lit(0)).desc() for name in ("czxid", "mzxid"))
     newest = F.row_number().over(Window.partitionBy("ledger_id").orderBy(*order))
     return ledgers.withColumn("newest", newest).where("newest = 1").drop("newest", "part", "content")
 
 
 def _compared_counts(compared: DataFrame) -> dict[str, int]:
-    """What all ranges of `tasks.COMPARED` come to."""
+    """Return the sums over all ranges of `tasks.COMPARED`."""
     names = ("listed", "in_dump", "referenced", "candidate_ledgers", "missing_ledgers")
     row = compared.agg(*(F.sum(name).alias(name) for name in names), F.max("newest").alias("newest")).first()
     assert row is not None
@@ -385,7 +439,7 @@ def _compared_counts(compared: DataFrame) -> dict[str, int]:
 
 
 def _usage_counts(usage: DataFrame) -> dict[str, dict[str, Count]]:
-    """What `tasks.USAGE_SHARES` come to by kind and by tenant; the empty text stands for none."""
+    """Return the sums of `tasks.USAGE_SHARES` by kind and by tenant; the empty string stands for none."""
     counted = mapped(usage, tasks.USAGE_COUNTS, tasks.count_usage).groupBy("column", "value")
     found: dict[str, dict[str, Count]] = {name: {} for name in tasks.COUNTED_USAGE}
     for row in counted.agg(*(F.sum(name).alias(name) for name in tasks.SUMS)).collect():
@@ -394,7 +448,7 @@ def _usage_counts(usage: DataFrame) -> dict[str, dict[str, Count]]:
 
 
 def _judged_counts(judged: DataFrame, columns: Sequence[str]) -> dict[str, dict[str, Count]]:
-    """Ledgers and bytes by the values of each column, all in one pass; the empty text stands for none.
+    """Return ledgers and bytes by the values of each column in one pass; the empty string stands for none.
 
     All columns but ``is_orphan`` count orphans only.
     """
@@ -416,17 +470,20 @@ def _judged_counts(judged: DataFrame, columns: Sequence[str]) -> dict[str, dict[
     return found
 
 
-def _plan(orphans: DataFrame, deletable: Count, audit_id: str, instance_id: str) -> PlanSummary:
-    """The plan of orphans that were numbered; its blocks are hashed where they are."""
+def _plan(orphans: DataFrame, deletable: Count, copies: pa.Table, audit_id: str, instance_id: str) -> PlanSummary:
+    """Return the plan of numbered orphans, whose blocks the workers hash, and of copies."""
     digests: list[bytes] = []
     if deletable.ledgers:
         blocks = orphans.where("row is not null").withColumn("part", F.floor(F.col("row") / PLAN_BLOCK_ROWS))
         hashed = by_key(blocks, "part", tasks.DIGESTS, tasks.digest_block)
         digests = [bytes(row["digest"]) for row in hashed.orderBy("block").toLocalIterator()]
-    return PlanSummary.of(deletable, plan_digest(audit_id, instance_id, deletable.ledgers, digests))
+    planned = deletable_copies(copies)
+    digests += copy_digests(planned)
+    every = Count.sum((deletable, count_of_lengths(planned.column("length_bytes"))))
+    return PlanSummary.of(every, plan_digest(audit_id, instance_id, every.ledgers, digests))
 
 
-def _report_rows(findings: AuditFindings[SparkTables], orphans: DataFrame) -> ReportRows:
+def _report_rows(findings: AuditFindings[SparkTables], orphans: DataFrame, copies: pa.Table) -> ReportRows:
     found, tables = findings.found, findings.tables
     longest = (F.desc_nulls_last("length_bytes"), F.asc("ledger_id"))
     unattributed = tables.unattributed.select(*(name for name in UNATTRIBUTED_LEDGERS.names if name != "metadata"))
@@ -437,11 +494,12 @@ def _report_rows(findings: AuditFindings[SparkTables], orphans: DataFrame) -> Re
         missing=first_rows(tables.missing, by_id, REPORT_ROWS) if found.missing else (),
         unattributed=first_rows(unattributed, longest, REPORT_ROWS) if found.unattributed.ledgers else (),
         owners=first_rows(largest, (F.desc("bytes"), F.asc_nulls_last("topic"), F.asc("kind")), REPORT_LEDGERS),
+        offloaded=rows_of_table(copies, LARGEST_FIRST["offloaded"]),
     )
 
 
 def _numbers_at_starts(ordered: DataFrame) -> dict[int, int]:
-    """The number of the first deletable row of each of Spark's partitions."""
+    """Return the number of the first deletable row of each Spark partition."""
     deletable = ordered.where(F.col("standing") == OrphanStatus.DELETABLE.value)
     counted = deletable.groupBy(F.spark_partition_id().alias("part")).count().collect()
     first = 0

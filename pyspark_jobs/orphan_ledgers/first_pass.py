@@ -1,6 +1,6 @@
-"""What one pass over nodes, ledgers and the listing hands to Spark: rows of many kinds, distinguished by ``tag``.
+"""The first pass over nodes, ledgers and the listing, whose rows of many kinds differ by ``tag``.
 
-Invariant: every value comes from `audit`, which the embedded engine calls too; here rows only change form.
+Invariant: every value comes from `audit`, which the embedded engine calls too; this module only converts rows.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -9,10 +9,9 @@ from typing import Any, Concatenate
 
 import numpy as np
 import pyarrow as pa
-from pulsar_sidecar.analysis.schemas import schema_of
-from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.engine.admin_nodes import admin_facts
-from pulsar_sidecar.audit.engine.decoding import (
+from pulsar_sidecar.features.audit.columnar.reader import ColumnReader
+from pulsar_sidecar.features.audit.engine.admin_nodes import admin_facts
+from pulsar_sidecar.features.audit.engine.decoding import (
     decode_cursor_ledgers,
     decode_log_segments,
     decode_part,
@@ -20,43 +19,52 @@ from pulsar_sidecar.audit.engine.decoding import (
     singles_batch,
     unread_compaction_cursors,
 )
-from pulsar_sidecar.audit.engine.leftover_nodes import Suspects, under_replication_marks
-from pulsar_sidecar.audit.engine.protections import unknown_subtrees
-from pulsar_sidecar.ledger_ownership.protections import Protection, Scope, UnreadableNode
-from pulsar_sidecar.ledger_ownership.shadows import Shadow
+from pulsar_sidecar.features.audit.engine.leftover_nodes import Suspects, under_replication_marks
+from pulsar_sidecar.features.audit.engine.protections import unknown_subtrees
 from pulsar_sidecar.model.names import topic_of_managed_ledger
+from pulsar_sidecar.ownership.protections import Protection, Scope, UnreadableNode
+from pulsar_sidecar.ownership.shadows import Shadow
+from pulsar_sidecar.reports.schemas import schema_of
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # as is usual
 
-from pyspark_jobs.orphan_ledgers.forms import IdSets, pack_shares, shares_of_ledgers, shares_of_topics
+from pyspark_jobs.orphan_ledgers.forms import (
+    IdSets,
+    pack_shares,
+    ranges_of_ledgers,
+    shares_of_ledgers,
+    shares_of_topics,
+)
 from pyspark_jobs.running.tasks import About, Batches, Task
 
 IDS, SINGLE_IDS, LISTED, DUMPED = "ids", "single ids", "listed", "dumped"
 USAGE, LOADED, OTHER, UNSIZED = "usage", "loaded", "other", "unsized"
 UNREADABLE, COMPACTION, READ, UNREAD = "unreadable", "compaction", "read", "unread"
 TENANT, SHADOW, RETENTION = "tenant", "shadow", "retention"
+COPIES, OBJECTS = "copies", "objects"
 PARTITIONED, PENDING_ACKS, MARK = "partitioned", "pending acks", "mark"
 REFERENCES = (OTHER, UNSIZED)
-"""The tags of `SINGLES`, whose ledgers' sizes only BookKeeper has: single ones, and lists' without a size."""
+"""Tags of `SINGLES`, whose ledgers' sizes only BookKeeper knows: single references, and lists' without a size."""
 SUSPECTS = (PARTITIONED, PENDING_ACKS, MARK)
-"""In the order of `Suspects`."""
+"""Tags in the order of `Suspects`."""
 REPORTED = (*REFERENCES, UNREADABLE, UNREAD, COMPACTION, READ, TENANT, SHADOW, RETENTION, *SUSPECTS)
-"""What comes to the driver: few rows, once they are summed."""
+"""Tags of the rows for the driver, few after they are summed."""
 
 FACTS = schema_of("""
     tag string, part bigint, content binary, path string, kind string, ledgers bigint, reason string
 """)
-"""What one pass over nodes finds; columns that a tag does not need are null.
+"""Output of the pass over nodes; columns that a tag does not need are null.
 
-``content`` is a set of ids of the range ``part``, or rows of the share ``part`` (`forms`): of
-`audit.engine.usage.NAMED_USAGE`, its `LOADED`, or `SINGLES`. ``ledgers`` counts what a row stands for.
+``content`` is a set of ids of the range ``part``, or rows of this range, of `audit.engine.offloaded.COPIES` or
+`OFFLOADED_OBJECTS`, or rows of the share ``part`` (`forms`): of `audit.engine.usage.NAMED_USAGE`, its `LOADED`, or
+`SINGLES`. ``ledgers`` is the count of a summed row.
 """
 
 
-def _telling(
+def _reporting(
     look: Callable[Concatenate[pa.RecordBatch, IdSets, About], Iterable[pa.RecordBatch]],
 ) -> Task[About]:
-    """The task that answers, as `FACTS`, what ``look`` finds in each batch and the sets of ids that it has filled."""
+    """Return the task that yields, as `FACTS`, the findings of ``look`` in each batch, and its sets of ids."""
 
     @wraps(look)
     def task(batches: Batches, /, *args: About.args, **kwargs: About.kwargs) -> Iterator[pa.RecordBatch]:
@@ -64,16 +72,16 @@ def _telling(
         for batch in batches:
             if batch.num_rows:
                 yield from look(batch, sets, *args, **kwargs)
-                # So that memory does not grow with a task's rows.
+                # Memory must not grow with a task's rows.
                 yield _id_facts(sets, only_full=True)
         yield _id_facts(sets, only_full=False)
 
     return task
 
 
-@_telling
+@_reporting
 def decode_nodes(batch: pa.RecordBatch, sets: IdSets, columns: ColumnReader, shares: int) -> Iterator[pa.RecordBatch]:
-    """Nodes of managed ledgers and schemas."""
+    """Map nodes of managed ledgers and schemas to `FACTS`."""
     part = decode_part(columns, batch)
     sets.add(part.ids, IDS)
     yield _topic_facts(USAGE, part.usage, shares)
@@ -84,11 +92,12 @@ def decode_nodes(batch: pa.RecordBatch, sets: IdSets, columns: ColumnReader, sha
     yield _facts({"tag": COMPACTION, "path": path} for path in part.compaction_cursors)
     yield _facts(_shadow_facts(part.shadows))
     yield _facts({"tag": PENDING_ACKS, "path": path} for path in part.pending_acks)
+    yield _range_facts(COPIES, part.copies)
 
 
-@_telling
+@_reporting
 def decode_admin_nodes(batch: pa.RecordBatch, _: IdSets) -> Iterator[pa.RecordBatch]:
-    """Nodes below ``/admin``."""
+    """Map nodes below ``/admin`` to `FACTS`."""
     found = admin_facts(batch)
     yield _facts({"tag": TENANT, "path": tenant} for tenant in found.tenants)
     yield _facts(_shadow_facts(found.shadows))
@@ -97,21 +106,21 @@ def decode_admin_nodes(batch: pa.RecordBatch, _: IdSets) -> Iterator[pa.RecordBa
     yield _facts({"tag": PARTITIONED, "path": path} for path in found.partitioned_topics)
 
 
-@_telling
+@_reporting
 def report_marks(batch: pa.RecordBatch, _: IdSets) -> Iterator[pa.RecordBatch]:
-    """BookKeeper's own nodes."""
+    """Map BookKeeper's own nodes to `FACTS`."""
     yield _facts({"tag": MARK, "path": path} for path in under_replication_marks(batch))
 
 
-@_telling
+@_reporting
 def report_unknown_nodes(batch: pa.RecordBatch, _: IdSets, foreign: Collection[str]) -> Iterator[pa.RecordBatch]:
-    """Nodes of no known subtree."""
+    """Map nodes of no known subtree to `FACTS`."""
     yield _facts(_unreadable_facts(unknown_subtrees(batch, foreign)))
 
 
-@_telling
+@_reporting
 def decode_readings(batch: pa.RecordBatch, sets: IdSets, shares: int) -> Iterator[pa.RecordBatch]:
-    """Readings of compaction cursors' ledgers."""
+    """Map readings of compaction cursors' ledgers to `FACTS`."""
     rows = batch.to_pylist()
     references, unreadable_nodes = decode_cursor_ledgers(rows)
     yield _single_facts(OTHER, singles_batch(references), sets, shares)
@@ -119,24 +128,30 @@ def decode_readings(batch: pa.RecordBatch, sets: IdSets, shares: int) -> Iterato
     yield _facts({"tag": READ, "path": row["cursor_path"]} for row in rows)
 
 
-@_telling
+@_reporting
 def decode_segments(batch: pa.RecordBatch, sets: IdSets, shares: int) -> Iterator[pa.RecordBatch]:
-    """DistributedLog's records."""
+    """Map DistributedLog's records to `FACTS`."""
     references, unread = decode_log_segments(batch.to_pylist())
     yield _single_facts(OTHER, singles_batch(references), sets, shares)
     yield _facts([{"tag": UNREAD, "ledgers": unread}] if unread else [])
 
 
-@_telling
+@_reporting
 def collect_listed(batch: pa.RecordBatch, sets: IdSets, tag: str) -> Iterable[pa.RecordBatch]:
-    """The listing's ids."""
+    """Collect the listing's ids."""
     sets.add(batch.column(0).to_numpy(), tag)
     return ()
 
 
-@_telling
+@_reporting
+def collect_objects(batch: pa.RecordBatch, _: IdSets) -> Iterator[pa.RecordBatch]:
+    """Map the objects of tiered storage to `FACTS`."""
+    yield _range_facts(OBJECTS, batch)
+
+
+@_reporting
 def collect_dumped(batch: pa.RecordBatch, sets: IdSets, columns: ColumnReader, root: str) -> Iterator[pa.RecordBatch]:
-    """The ids of the dump's own ledgers, and directories that could not be read."""
+    """Collect the ids of the dump's own ledgers, and yield directories that could not be read."""
     ids, unread = dumped_ids(columns, root, batch)
     sets.add(ids[ids >= 0], DUMPED)
     yield _facts({"tag": UNREAD, "path": path} for path in unread)
@@ -151,6 +166,12 @@ def _facts(rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
 
 def _id_facts(sets: IdSets, *, only_full: bool) -> pa.RecordBatch:
     return _facts({"tag": tag, "part": number, "content": ids} for tag, number, ids in sets.taken(only_full=only_full))
+
+
+def _range_facts(tag: str, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows of ledgers, packed by the ranges of sets of ids; rows without a ledger are in the first range."""
+    packed = pack_shares(rows, ranges_of_ledgers(rows.column("ledger_id").fill_null(0).to_numpy()))
+    return _facts({"tag": tag, "part": number, "content": content} for number, content in packed)
 
 
 def _topic_facts(tag: str, rows: pa.RecordBatch, shares: int) -> pa.RecordBatch:
@@ -181,15 +202,15 @@ def _shadow_facts(shadows: Iterable[Shadow]) -> Iterator[dict[str, Any]]:
 
 
 class Reported:
-    """What the first pass reports beside ids: few rows, once they are summed, that the driver reads whole.
+    """Reports of the first pass besides ids: few rows after they are summed, which the driver reads whole.
 
-    Tenants, shadows, and what was not read: nodes, directories, log segments, cursors without a reading. Beside them
-    one row each counts `REFERENCES`.
+    They are tenants, shadows, and unread parts: nodes, directories, log segments, cursors without a reading. One row
+    for each of `REFERENCES` counts it.
     """
 
     def __init__(self, facts: DataFrame) -> None:
         rows = facts.where(F.col("tag").isin(*REPORTED))
-        # A cursor and the reading of its ledger fall into one group, and so do references, which are many.
+        # A cursor and the reading of its ledger are in one group, and so are references, which are many.
         is_cursor = F.col("tag").isin(COMPACTION, READ)
         group = F.when(is_cursor, COMPACTION).otherwise(F.col("tag")).alias("tag")
         no_reference = ~F.col("tag").isin(*REFERENCES)
@@ -198,36 +219,38 @@ class Reported:
         summed = rows.groupBy(group, *about).agg(was_read, F.sum("ledgers").alias("ledgers"))
         self._rows = summed.where(f"tag != '{COMPACTION}' or not was_read").collect()
 
-    def _of(self, *tags: str) -> list[Row]:
+    def _rows_tagged(self, *tags: str) -> list[Row]:
         return [row for row in self._rows if row["tag"] in tags]
 
     def protection(self) -> Protection:
-        unreadable = (UnreadableNode(row["path"], Scope(row["kind"]), row["reason"]) for row in self._of(UNREADABLE))
-        unread = unread_compaction_cursors([row["path"] for row in self._of(COMPACTION)], ())
-        return Protection([*unreadable, *unread], [row["path"] for row in self._of(TENANT)])
+        unreadable = (
+            UnreadableNode(row["path"], Scope(row["kind"]), row["reason"]) for row in self._rows_tagged(UNREADABLE)
+        )
+        unread = unread_compaction_cursors([row["path"] for row in self._rows_tagged(COMPACTION)], ())
+        return Protection([*unreadable, *unread], [row["path"] for row in self._rows_tagged(TENANT)])
 
     def shadows(self) -> list[Shadow]:
-        """Shadow topics, partitioned ones by their own names."""
+        """Return shadow topics, partitioned ones by their own names."""
         # By the managed ledger's name: a full name with a slash in its last part reads like a V1 topic's.
-        named = ((topic_of_managed_ledger(row["path"]), row["reason"]) for row in self._of(SHADOW))
+        named = ((topic_of_managed_ledger(row["path"]), row["reason"]) for row in self._rows_tagged(SHADOW))
         return [Shadow(topic, source) for topic, source in named if topic is not None]
 
     def retentions(self) -> dict[str, str]:
-        """What was found of how long topics are kept."""
-        return {row["path"]: row["reason"] for row in self._of(RETENTION)}
+        """Return the retentions found, by path."""
+        return {row["path"]: row["reason"] for row in self._rows_tagged(RETENTION)}
 
     def suspects(self, ledgers_root: str, schemas: Sequence[str]) -> Suspects:
-        """Nodes that may point to nothing; ``schemas`` are known to."""
-        return Suspects(ledgers_root, schemas, *([row["path"] for row in self._of(tag)] for tag in SUSPECTS))
+        """Return nodes that may have dangling references; ``schemas`` have only such."""
+        return Suspects(ledgers_root, schemas, *([row["path"] for row in self._rows_tagged(tag)] for tag in SUSPECTS))
 
     def references(self) -> int:
-        """How many there are whose ledgers' sizes only BookKeeper has, with repetitions."""
-        return sum(row["ledgers"] for row in self._of(*REFERENCES))
+        """Return the number of references, with repetitions, whose ledgers' sizes only BookKeeper knows."""
+        return sum(row["ledgers"] for row in self._rows_tagged(*REFERENCES))
 
     def log_segments_unread(self) -> int:
-        """DistributedLog's records that name no ledger."""
-        return sum(row["ledgers"] or 0 for row in self._of(UNREAD) if row["path"] is None)
+        """Return the number of DistributedLog's records that name no ledger."""
+        return sum(row["ledgers"] or 0 for row in self._rows_tagged(UNREAD) if row["path"] is None)
 
     def unread_directories(self) -> list[str]:
-        """Directories of ledgers that could not be read."""
-        return [row["path"] for row in self._of(UNREAD) if row["path"] is not None]
+        """Return the directories of ledgers that could not be read."""
+        return [row["path"] for row in self._rows_tagged(UNREAD) if row["path"] is not None]

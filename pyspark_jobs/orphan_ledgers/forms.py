@@ -1,9 +1,9 @@
-"""What travels between Spark's tasks.
+"""Encoding of rows and ids between Spark's tasks.
 
-Rows cost Spark microseconds each whenever they are kept, filtered or grouped. So rows travel as Arrow batches, each a
-single value, and ids as sets. What has to meet is packed by shares: all of a topic, or of a ledger, is in one of them.
-Sets of ids are cut into ranges of ids, small enough for a bitmap; few ids of one travel as their offsets. Invariant:
-what was packed comes out again as the same rows or ids.
+Each row costs Spark microseconds whenever it is kept, filtered or grouped. So rows travel as Arrow batches, each a
+single value, and ids as sets. Rows to be joined are packed by shares: all rows of a topic, or of a ledger, are in the
+same share. Sets of ids are cut into ranges of ids, small enough for a bitmap; a few ids of a range travel as offsets.
+Invariant: unpacking returns the same rows or ids.
 """
 
 import zlib
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pulsar_sidecar.audit.arrays import Ids, Numbers
+from pulsar_sidecar.features.audit.arrays import Ids, Numbers
 
 from pyspark_jobs.running.tasks import pack
 
@@ -23,7 +23,7 @@ _RANGE_BITS = 20
 _RANGE = 1 << _RANGE_BITS
 _OFFSETS, _BITMAP = b"o", b"b"
 _DENSE = _RANGE // 32
-"""From so many ids on, a bitmap is smaller than 4 bytes for each."""
+"""Fewest ids of which a bitmap is smaller than 4 bytes for each."""
 _MOST_HELD = 1 << 22
 
 
@@ -31,26 +31,31 @@ _MOST_HELD = 1 << 22
 
 
 def pack_shares(batch: pa.RecordBatch, shares: Numbers) -> Iterator[tuple[int, bytes]]:
-    """The rows by their shares; empty shares are left out."""
+    """Yield the rows of each share, without empty shares."""
     for share in np.unique(shares).tolist():
         yield share, pack(batch.filter(pa.array(shares == share)))
 
 
 def shares_of_ledgers(ids: Numbers, count: int) -> Numbers:
-    """Which of so many shares each ledger belongs to."""
+    """Return the share of each ledger, out of ``count``."""
     return ids % count
 
 
+def ranges_of_ledgers(ids: Numbers) -> Numbers:
+    """Return the range of each ledger, as sets of ids have them."""
+    return ids >> _RANGE_BITS
+
+
 def shares_of_topics(topics: pa.Array, count: int) -> Numbers:
-    """The same for topics; what has none belongs to the first."""
+    """Return the share of each topic, out of ``count``; the first one for rows without a topic."""
     encoded = pc.dictionary_encode(topics)  # type: ignore[attr-defined]  # the stubs lack it
     hashed = [zlib.crc32(topic.encode()) % count for topic in encoded.dictionary.to_pylist()]
     found: Numbers = pa.array(hashed, pa.int64()).take(encoded.indices).fill_null(0).to_numpy()
     return found
 
 
-def by_tag(share: pa.Table, *tags: str) -> dict[str, list[bytes]]:
-    """What was packed under each of these tags."""
+def group_by_tag(share: pa.Table, *tags: str) -> dict[str, list[bytes]]:
+    """Return the packed content of each of these tags."""
     packed: dict[str, list[bytes]] = {tag: [] for tag in tags}
     for row in share.select(["tag", "content"]).to_pylist():
         packed[row["tag"]].append(row["content"])
@@ -61,18 +66,18 @@ def by_tag(share: pa.Table, *tags: str) -> dict[str, list[bytes]]:
 
 
 class IdSets:
-    """The ids that one task has seen, by the tags of the sets that they belong to."""
+    """Ids that a task has seen, by the tags of their sets."""
 
     def __init__(self) -> None:
         self._parts: defaultdict[str, list[Ids]] = defaultdict(list)
 
     def add(self, ids: Ids, *tags: str) -> None:
-        """Add some, in any order, repeated or not."""
+        """Add ids in any order, with or without repetitions."""
         for tag in tags:
             self._parts[tag].append(ids)
 
     def taken(self, *, only_full: bool) -> Iterator[tuple[str, int, bytes]]:
-        """Tag, range and ids of every set, or of those with so many ids that they should go now; none is held then."""
+        """Yield tag, range and ids of every set, or only of full ones, and release them."""
         for tag in list(self._parts):
             if only_full and sum(map(len, self._parts[tag])) < _MOST_HELD:
                 continue
@@ -84,7 +89,7 @@ class IdSets:
 
 
 def write_ids(ids: Ids) -> bytes:
-    """A set of ids of one range, in ascending order."""
+    """Encode a set of ids of one range, in ascending order."""
     offsets = ids & (_RANGE - 1)
     if len(ids) < _DENSE:
         return _OFFSETS + offsets.astype("<u4").tobytes()
@@ -94,7 +99,7 @@ def write_ids(ids: Ids) -> bytes:
 
 
 def union(number: int, written: Iterable[bytes]) -> Numbers:
-    """All ids of several sets of one range, ascending."""
+    """Return the union of several sets of one range, ascending."""
     sets = [_offsets(each) for each in written]
     if sum(map(len, sets)) < _DENSE:
         offsets = np.unique(np.concatenate([NO_IDS, *sets]))

@@ -7,19 +7,23 @@ Exit codes: 0 clean, 2 findings, 1 an error, wrong usage, or a guard that did no
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
-from pulsar_sidecar.analysis.documents import MANIFEST_NAME, SUMMARY_NAME
-from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.engine.running import AuditOptions, OpenedInputs, input_of, input_of_audit, run_audit
-from pulsar_sidecar.audit.requests import HOUR_MS, AuditPolicy
-from pulsar_sidecar.audit.results.guards import EarlierCounts, exit_code, trusted
-from pulsar_sidecar.audit.results.summaries import AuditSummary, parse_summary
-from pulsar_sidecar.audit.results.tables import SCHEMAS, Table
-from pulsar_sidecar.audit.results.verdicts import conclude
-from pulsar_sidecar.audit.sources.manifests import InputKind, Manifest, parse_manifest
+import pyarrow as pa
+from pulsar_sidecar.features.audit.columnar.reader import ColumnReader
+from pulsar_sidecar.features.audit.engine.offloaded import EARLIER_COPY, NO_EARLIER_COPIES
+from pulsar_sidecar.features.audit.engine.running import AuditOptions, OpenedInputs, input_of, input_of_audit, run_audit
+from pulsar_sidecar.features.audit.requests import HOUR_MS, AuditPolicy
+from pulsar_sidecar.features.audit.results.guards import EarlierCounts, exit_code, trusted
+from pulsar_sidecar.features.audit.results.summaries import AuditSummary, parse_summary
+from pulsar_sidecar.features.audit.results.tables import SCHEMAS, OffloadFinding, Table
+from pulsar_sidecar.features.audit.results.verdicts import conclude
+from pulsar_sidecar.features.audit.sources.manifests import InputKind, Manifest, parse_manifest
 from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.reports.documents import MANIFEST_NAME, SUMMARY_NAME
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as is usual
 
 from pyspark_jobs.orphan_ledgers.engine import Inputs, SparkEngine
 from pyspark_jobs.running.directories import Directory, demand_files
@@ -27,7 +31,7 @@ from pyspark_jobs.running.sessions import JobParser, installed_version, run_job,
 from pyspark_jobs.running.tasks import spark_schema
 
 _SETTINGS_ON_DISK = {
-    # Python's workers read all of the inputs there, and of Spark's rows there are too few to be worth compiling for.
+    # Python's workers read all inputs, and Spark's rows are too few to be worth compiling for.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
@@ -36,12 +40,19 @@ _ROWS_OF_A_PARTITION = 8_000_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job; its exit code."""
+    """Run the job and return its exit code."""
     options = _parser().parse_args(arguments)
 
     def work(spark: SparkSession) -> tuple[str, int]:
         summary = run(
-            spark, options.dump, options.listing, options.output, options.previous, _policy(options), options.exact
+            spark,
+            options.dump,
+            options.listing,
+            options.output,
+            options.previous,
+            _policy(options),
+            options.exact,
+            options.offloaded,
         )
         conclusion = conclude(summary, options.output)
         text = f"{conclusion.verdict.value}: {conclusion.sentence}\nnext: {conclusion.next_step}"
@@ -51,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _set_partitions(spark: SparkSession, *manifests: Manifest) -> None:
-    """As many partitions after a shuffle as the inputs are worth: each costs a start of Python."""
+    """Set the partitions after a shuffle by the size of the inputs, because each costs a start of Python."""
     rows = sum(file.rows for manifest in manifests for file in manifest.files)
     wanted = max(1, min(spark.sparkContext.defaultParallelism, rows // _FEW_ROWS), rows // _ROWS_OF_A_PARTITION)
     set_where_not_submitted(spark, {"spark.sql.shuffle.partitions": str(wanted)})
@@ -65,22 +76,32 @@ def run(
     previous: str | None,
     policy: AuditPolicy,
     exact: bool = False,
+    offloaded: str | None = None,
 ) -> AuditSummary:
-    """Audit.
+    """Run the audit.
 
     Raises:
-        InvalidInputError: no audit can be made of these inputs; nothing is left behind.
+        InvalidInputError: these inputs cannot be audited; nothing is left behind.
     """
     with Directory(spark, output).making() as unfinished:
-        inputs, opened, earlier_orphans = _opened(spark, dump, listing, previous)
-        engine = SparkEngine(unfinished, inputs, policy, earlier_orphans, ColumnReader(exact))
+        inputs, opened, earlier = _opened(spark, dump, listing, previous, offloaded)
+        engine = SparkEngine(unfinished, inputs, policy, earlier.orphans, ColumnReader(exact), earlier.copies)
         with engine.kept:
             return run_audit(engine, opened, AuditOptions(policy, installed_version(), output, exact))
 
 
+@dataclass(frozen=True, slots=True)
+class _Earlier:
+    """Earlier audit; neither orphans nor copies if it cannot be trusted."""
+
+    counts: EarlierCounts | None = None
+    orphans: DataFrame | None = None
+    copies: pa.Table = field(default_factory=lambda: NO_EARLIER_COPIES)
+
+
 def _opened(
-    spark: SparkSession, dump: str, listing: str, previous: str | None
-) -> tuple[Inputs, OpenedInputs, DataFrame | None]:
+    spark: SparkSession, dump: str, listing: str, previous: str | None, offloaded: str | None
+) -> tuple[Inputs, OpenedInputs, _Earlier]:
     dumps, listings = Directory(spark, dump), Directory(spark, listing)
     dumped, listed = _manifest(dumps, InputKind.DUMP), _manifest(listings, InputKind.LISTING)
     _set_partitions(spark, dumped, listed)
@@ -90,17 +111,21 @@ def _opened(
         "dump": input_of(dumped, dumps.sha256(MANIFEST_NAME)),
         "listing": input_of(listed, listings.sha256(MANIFEST_NAME)),
     }
-    earlier, orphans = None, None
+    earlier, third, objects = _Earlier(), None, None
     if previous is not None:
         place = Directory(spark, previous)
-        earlier, orphans = _earlier(spark, place)
-        named["previous"] = input_of_audit(earlier.summary, place.sha256(SUMMARY_NAME))
-    opened = OpenedInputs(dumped, listed, named, earlier)
-    return Inputs(spark, dumps, listings, dumped, listed), opened, orphans
+        summary, earlier = _earlier(spark, place)
+        named["previous"] = input_of_audit(summary, place.sha256(SUMMARY_NAME))
+    if offloaded is not None:
+        third = Directory(spark, offloaded)
+        objects = _manifest(third, InputKind.OFFLOADED)
+        named["offloaded"] = input_of(objects, third.sha256(MANIFEST_NAME))
+    opened = OpenedInputs(dumped, listed, named, earlier.counts, objects)
+    return Inputs(spark, dumps, listings, dumped, listed, third, objects), opened, earlier
 
 
 def _manifest(directory: Directory, kind: InputKind) -> Manifest:
-    """The manifest of a dump or a listing, after every file was compared with it."""
+    """Return the manifest of a dump or a listing, after a comparison of every file with it."""
     manifest = parse_manifest(directory.read_document(MANIFEST_NAME))
     if manifest.kind is not kind:
         raise InvalidInputError(f"{directory.place} is a {manifest.kind.value}, not a {kind.value}")
@@ -108,7 +133,7 @@ def _manifest(directory: Directory, kind: InputKind) -> Manifest:
     return manifest
 
 
-def _earlier(spark: SparkSession, place: Directory) -> tuple[EarlierCounts, DataFrame | None]:
+def _earlier(spark: SparkSession, place: Directory) -> tuple[AuditSummary, _Earlier]:
     summary = parse_summary(place.read_document(SUMMARY_NAME))
     demand_files(place, summary.files)
 
@@ -117,8 +142,13 @@ def _earlier(spark: SparkSession, place: Directory) -> tuple[EarlierCounts, Data
         return spark.read.schema(spark_schema(SCHEMAS[table])).parquet(*map(place.below, names))
 
     usage = read(Table.LEDGER_USAGE).groupBy("kind").sum("ledgers").collect()
-    earlier = EarlierCounts(summary, {row["kind"]: row["sum(ledgers)"] for row in usage})
-    return earlier, read(Table.ORPHAN_LEDGERS) if trusted(summary) else None
+    counts = EarlierCounts(summary, {row["kind"]: row["sum(ledgers)"] for row in usage})
+    if not trusted(summary):
+        return summary, _Earlier(counts)
+    if not any(summary.offload.standings):
+        return summary, _Earlier(counts, read(Table.ORPHAN_LEDGERS))
+    unreferenced = read(Table.OFFLOADED_LEDGERS).where(F.col("finding") == OffloadFinding.UNREFERENCED.value)
+    return summary, _Earlier(counts, read(Table.ORPHAN_LEDGERS), unreferenced.select(*EARLIER_COPY).toArrow())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -138,6 +168,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--foreign-subtree", action="append", default=[], metavar="PATH", help=foreign)
     exclusive = "this BookKeeper serves only this Pulsar cluster; without it nothing is deletable"
     switch("--bookkeeper-exclusive-to-cluster", help=exclusive)
+    add("--offloaded", metavar="DIR", help="directory that offload list wrote, before the dump")
+    lone = "no other Pulsar cluster of this name offloads to the listed buckets, and none at all to the directories"
+    switch("--offload-exclusive-to-cluster", help=lone)
+    add("--offload-deletion-lag-hours", type=float, default=default.offload_lag_ms / HOUR_MS, metavar="HOURS")
+    add("--price-per-gib-month", type=float, default=default.price_per_gib_month, metavar="PRICE")
     exact = "decode every node by itself with the exact decoder, not whole columns; slower, with the same result"
     switch("--exact", help=exact)
     return parser
@@ -152,6 +187,9 @@ def _policy(options: argparse.Namespace) -> AuditPolicy:
         allow_young=options.allow_young,
         foreign_subtrees=tuple(options.foreign_subtree),
         bookkeeper_exclusive=options.bookkeeper_exclusive_to_cluster,
+        offload_exclusive=options.offload_exclusive_to_cluster,
+        offload_lag_ms=round(options.offload_deletion_lag_hours * HOUR_MS),
+        price_per_gib_month=options.price_per_gib_month,
     )
 
 

@@ -1,6 +1,6 @@
-"""What Spark's Python workers do with rows after the first pass: functions from Arrow batches to Arrow batches.
+"""Tasks of Spark's Python workers after the first pass: functions from Arrow batches to Arrow batches.
 
-Invariant: every value comes from `audit`, which the embedded engine calls too; here rows only change form.
+Invariant: every value comes from `audit`, which the embedded engine calls too; this module only converts rows.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pulsar_sidecar.analysis.schemas import schema_of
-from pulsar_sidecar.audit.arrays import NO_LEDGER, IdTable, LedgerSets, Mask, Numbers
-from pulsar_sidecar.audit.columnar.reader import SINGLES, ColumnReader
-from pulsar_sidecar.audit.engine.candidates import ClaimedLedger, OwnerNode, owner_nodes, read_candidate
-from pulsar_sidecar.audit.engine.decoding import lists_naming
-from pulsar_sidecar.audit.engine.judging import (
+from pulsar_sidecar.features.audit.arrays import NO_LEDGER, IdTable, LedgerSets, Mask, Numbers
+from pulsar_sidecar.features.audit.columnar.reader import SINGLES, ColumnReader
+from pulsar_sidecar.features.audit.engine.candidates import ClaimedLedger, OwnerNode, owner_nodes, read_candidate
+from pulsar_sidecar.features.audit.engine.decoding import lists_naming
+from pulsar_sidecar.features.audit.engine.judging import (
     EARLIER_COLUMNS,
     LISTED,
     SIZES,
@@ -28,18 +27,33 @@ from pulsar_sidecar.audit.engine.judging import (
     sizes_of,
     withhold_deletable,
 )
-from pulsar_sidecar.audit.engine.leftover_nodes import PRESENT, present_paths, schemas_without_ledgers
-from pulsar_sidecar.audit.engine.usage import counts_of_usage, missing_rows, single_usage, usage_table, usage_taken_off
-from pulsar_sidecar.audit.results.formatting import age_label
-from pulsar_sidecar.audit.results.plans import block_digest
-from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS
-from pulsar_sidecar.ledger_ownership.claims import LedgerKind
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.features.audit.engine.leftover_nodes import PRESENT, present_paths, schemas_without_ledgers
+from pulsar_sidecar.features.audit.engine.offloaded import COPIES, ComparedCopies, ListedPlaces, compare_tables
+from pulsar_sidecar.features.audit.engine.usage import (
+    counts_of_usage,
+    missing_rows,
+    negative_usage,
+    single_usage,
+    usage_table,
+)
+from pulsar_sidecar.features.audit.results.plans import block_digest
+from pulsar_sidecar.features.audit.results.tables import OFFLOADED_LEDGERS, OFFLOADED_OBJECTS, ORPHAN_LEDGERS
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.ownership.claims import LedgerKind
+from pulsar_sidecar.ownership.paths import ledger_path
+from pulsar_sidecar.reports.audit_pages import age_label
+from pulsar_sidecar.reports.schemas import schema_of
 from pyspark import TaskContext
 
 from pyspark_jobs.orphan_ledgers import first_pass
-from pyspark_jobs.orphan_ledgers.forms import by_tag, pack_shares, shares_of_ledgers, shares_of_topics, union, write_ids
+from pyspark_jobs.orphan_ledgers.forms import (
+    group_by_tag,
+    pack_shares,
+    shares_of_ledgers,
+    shares_of_topics,
+    union,
+    write_ids,
+)
 from pyspark_jobs.running.tasks import Batches, each_batch, pack, unpack, unpacked
 
 COMPARED = schema_of("""
@@ -51,14 +65,14 @@ READ_LEDGERS = schema_of("""
     ledger_id bigint, metadata binary, version bigint, ctime_ms bigint, czxid bigint, mzxid bigint, unreadable string,
     owner_path string, topic_path string, part bigint, content binary
 """)
-"""Candidates, a row each; and of the share ``part`` the `SIZES` of other ledgers, packed as ``content``."""
+"""Candidates, a row each; and `SIZES` of other ledgers, packed as ``content`` of the share ``part``."""
 _OWNERS = schema_of(
     "path string, version bigint, mzxid bigint, ledgers bigint, first_ledger bigint, last_ledger bigint"
 )
 OWNERS = pa.schema([*_OWNERS, pa.field("offloaded", pa.list_(pa.int64()))])
 JUDGED = pa.schema([*ORPHAN_LEDGERS, *schema_of("age string, is_orphan boolean")])
 SHARES = schema_of("tag string, part bigint, content binary")
-SIZE = "size"
+SIZE, USE = "size", "use"
 USAGE_SHARES = schema_of("content binary")
 COUNTED_USAGE = ("kind", "tenant")
 SUMS = ("ledgers", "bytes", "unknown_size_ledgers")
@@ -70,9 +84,9 @@ DIGESTS = schema_of("block bigint, digest binary")
 
 
 def compare(facts: pa.Table, own_ledgers: bool) -> pa.Table:
-    """One range of ids: which are candidates, which are missing, and how many there are (`COMPARED`)."""
+    """Map one range of ids to its candidates, its missing ledgers, and their numbers (`COMPARED`)."""
     number = facts.column("part")[0].as_py()
-    written = by_tag(facts, first_pass.LISTED, first_pass.DUMPED, first_pass.IDS)
+    written = group_by_tag(facts, first_pass.LISTED, first_pass.DUMPED, first_pass.IDS)
     listed = union(number, written[first_pass.LISTED])
     sets = LedgerSets([listed], union(number, written[first_pass.DUMPED]) if own_ledgers else listed)
     sets.refer(union(number, written[first_pass.IDS]))
@@ -91,9 +105,29 @@ def compare(facts: pa.Table, own_ledgers: bool) -> pa.Table:
     return pa.Table.from_pylist([row], schema=COMPARED)
 
 
+def compare_copies(facts: pa.Table, judge: Judge, listed: ListedPlaces, own_ledgers: bool) -> pa.Table:
+    """Map the copies in tiered storage of one range of ids, and the ids, to `SHARES` of findings and of uses."""
+    number = facts.column("part")[0].as_py()
+    packed = group_by_tag(facts, first_pass.LISTED, first_pass.DUMPED, first_pass.COPIES, first_pass.OBJECTS)
+    ids = union(number, [*packed[first_pass.LISTED], *(packed[first_pass.DUMPED] if own_ledgers else [])])
+    # Of Spark's rows every column is nullable.
+    rows = [
+        pa.RecordBatch.from_arrays(batch.columns, schema=OFFLOADED_OBJECTS)
+        for batch in unpack(packed[first_pass.OBJECTS])
+    ]
+    objects = pa.Table.from_batches(rows, OFFLOADED_OBJECTS)
+    references = pa.Table.from_batches(unpack(packed[first_pass.COPIES]), COPIES)
+    found = ComparedCopies()
+    compare_tables(judge, listed, found, objects, references, IdTable(ids).holds)
+    findings = pa.RecordBatch.from_pylist(found.findings, schema=OFFLOADED_LEDGERS)
+    tagged = ((first_pass.COPIES, findings), (USE, found.use_rows()))
+    shares = [{"tag": tag, "part": number, "content": pack(batch)} for tag, batch in tagged]
+    return pa.Table.from_pylist(shares, schema=SHARES)
+
+
 @each_batch
 def paths_of_ids(batch: pa.RecordBatch, column: str, root: str) -> Iterator[pa.RecordBatch]:
-    """A column of sets of ids to ledgers and the paths of their nodes (`WANTED`)."""
+    """Map a column of sets of ids to ledgers and the paths of their nodes (`WANTED`)."""
     for row in batch.to_pylist():
         ids = union(row["part"], [row[column]]).tolist()
         paths = [ledger_path(LedgerId(ledger_id), root) for ledger_id in ids]
@@ -105,7 +139,7 @@ def paths_of_ids(batch: pa.RecordBatch, column: str, root: str) -> Iterator[pa.R
 
 @each_batch
 def read_ledgers(batch: pa.RecordBatch, columns: ColumnReader, root: str, shares: int) -> Iterator[pa.RecordBatch]:
-    """Rows of ledgers with ``is_candidate`` to `READ_LEDGERS`."""
+    """Map rows of ledgers with ``is_candidate`` to `READ_LEDGERS`."""
     chosen = batch.column("is_candidate").to_numpy(zero_copy_only=False)
     yield _read(columns, _listed(columns, batch, root), chosen, ~chosen, shares)
 
@@ -113,7 +147,7 @@ def read_ledgers(batch: pa.RecordBatch, columns: ColumnReader, root: str, shares
 def choose_ledgers(
     batches: Batches, columns: ColumnReader, root: str, candidates: Numbers, named: Numbers, shares: int
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of all ledgers to `READ_LEDGERS` of these."""
+    """Map rows of all ledgers to `READ_LEDGERS` of ``candidates`` and ``named``."""
     are_candidates, are_named = IdTable(candidates), IdTable(named)
     for batch in batches:
         listed = _listed(columns, batch, root)
@@ -122,7 +156,7 @@ def choose_ledgers(
 
 
 def _listed(columns: ColumnReader, batch: pa.RecordBatch, root: str) -> pa.RecordBatch:
-    """Rows of a listing; nodes of ledgers become such rows."""
+    """Return rows of a listing, converted from nodes of ledgers if necessary."""
     if "path" not in batch.schema.names:
         return batch
     rows = batch.select(["value", *WRITES]).columns
@@ -132,7 +166,7 @@ def _listed(columns: ColumnReader, batch: pa.RecordBatch, root: str) -> pa.Recor
 def _read(
     columns: ColumnReader, listed: pa.RecordBatch, are_candidates: Mask, are_named: Mask, shares: int
 ) -> pa.RecordBatch:
-    """`READ_LEDGERS` of some rows of a listing."""
+    """Return `READ_LEDGERS` of some rows of a listing."""
     sizes = sizes_of(columns, listed.filter(pa.array(are_named)))
     packed = pack_shares(sizes, shares_of_ledgers(sizes.column("ledger_id").to_numpy(), shares))
     candidates = listed.filter(pa.array(are_candidates)).select(LISTED.names).to_pylist()
@@ -154,14 +188,14 @@ def _candidate(row: dict[str, Any]) -> dict[str, Any]:
 def read_owners(
     batch: pa.RecordBatch, columns: ColumnReader, paths: pa.Array | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Nodes, or those of them at these paths, to `OWNERS`."""
+    """Map nodes, or only those at these paths, to `OWNERS`."""
     nodes = owner_nodes(columns, paths, batch)
     yield pa.RecordBatch.from_pylist([asdict(node) for node in nodes], schema=OWNERS)
 
 
 @each_batch
 def judge_candidates(batch: pa.RecordBatch, judge: Judge) -> Iterator[pa.RecordBatch]:
-    """Candidates, with their owners' nodes and the earlier look, to rows of orphans and unattributed ledgers."""
+    """Map candidates, with owners' nodes and the previous audit, to rows of orphans and unattributed ledgers."""
     rows = batch.to_pylist()
     nodes = {node.path: node for row in rows for node in _owners_beside(row)}
     looks = [{name: row[f"earlier_{name}"] for name in EARLIER_COLUMNS} for row in rows]
@@ -188,12 +222,12 @@ def _judged(rows: pa.RecordBatch, *, is_orphan: bool) -> pa.RecordBatch:
 
 @each_batch
 def withhold(batch: pa.RecordBatch, guards: str) -> Iterator[pa.RecordBatch]:
-    """Orphans to the same with no deletable ones."""
+    """Map orphans to the same ones, none of them deletable."""
     yield from withhold_deletable(_orphans(batch), guards).to_batches()
 
 
 def number_rows(batches: Batches, first_rows: Mapping[int, int]) -> Iterator[pa.RecordBatch]:
-    """Ordered orphans to the same, numbered; ``first_rows`` has where each of Spark's partitions begins."""
+    """Number ordered orphans; ``first_rows`` has the first number of each Spark partition."""
     context = TaskContext.get()
     assert context is not None
     first = first_rows.get(context.partitionId(), 0)
@@ -205,7 +239,7 @@ def number_rows(batches: Batches, first_rows: Mapping[int, int]) -> Iterator[pa.
 
 
 def digest_block(block: pa.Table) -> pa.Table:
-    """The deletable rows of one block of a plan, its number their ``part``, to its digest."""
+    """Map the deletable rows of one block of a plan, whose number is their ``part``, to its digest."""
     rows = _orphans(block).sort_by("row").combine_chunks().to_batches()[0]
     return pa.Table.from_pylist([{"block": block.column("part")[0].as_py(), "digest": block_digest(rows)}])
 
@@ -216,18 +250,18 @@ def _orphans(rows: pa.RecordBatch | pa.Table) -> pa.Table:
     return table.cast(ORPHAN_LEDGERS)
 
 
-# --- nodes that point to nothing -----------------------------------------------------------------------------------
+# --- nodes with dangling references --------------------------------------------------------------------------------
 
 
 @each_batch
 def find_paths(batch: pa.RecordBatch, wanted: pa.Array) -> Iterator[pa.RecordBatch]:
-    """Nodes to those at these paths (`PRESENT`)."""
+    """Map nodes to those at these paths (`PRESENT`)."""
     yield present_paths(wanted, batch)
 
 
 @each_batch
 def find_schemas(batch: pa.RecordBatch, wanted: Sequence[str], gone: Numbers) -> Iterator[pa.RecordBatch]:
-    """Nodes to those of these schemas that name missing ledgers only."""
+    """Map nodes to those of these schemas that name only missing ledgers."""
     paths = schemas_without_ledgers(wanted, gone, batch)
     yield pa.RecordBatch.from_pylist([{"path": path, "unreadable": False} for path in paths], schema=PRESENT)
 
@@ -237,19 +271,19 @@ def find_schemas(batch: pa.RecordBatch, wanted: Sequence[str], gone: Numbers) ->
 
 @each_batch
 def missing_of_lists(batch: pa.RecordBatch, columns: ColumnReader, wanted: Numbers) -> Iterator[pa.RecordBatch]:
-    """Nodes to rows of missing ledgers, of which their lists name some."""
+    """Map nodes to rows of the missing ledgers that their lists name."""
     if batch.num_rows:
         yield missing_rows(lists_naming(columns, wanted, batch).to_pylist())
 
 
 @each_batch
 def missing_of_singles(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Single references to missing ledgers to rows of their table."""
+    """Map single references to missing ledgers to rows of the table."""
     yield missing_rows({**row, "entries": None, "size_bytes": None} for row in batch.to_pylist())
 
 
 def singles_about(batches: Batches, wanted: Numbers) -> Iterator[pa.RecordBatch]:
-    """Packed `SINGLES` to those that name one of these ledgers or a compacted one."""
+    """Map packed `SINGLES` to those that name one of these ledgers or a compacted one."""
     table = IdTable(wanted)
     for singles in unpacked(batches):
         is_wanted = pa.array(table.holds(singles.column("ledger_id").to_numpy()))
@@ -257,8 +291,8 @@ def singles_about(batches: Batches, wanted: Numbers) -> Iterator[pa.RecordBatch]
 
 
 def usage_of_singles(share: pa.Table, columns: ColumnReader, gone: Numbers, shares: int) -> pa.Table:
-    """One share of references and of their ledgers' sizes (`SHARES`) to `SHARES` of usage, without what is gone."""
-    packed = by_tag(share, *first_pass.REFERENCES, SIZE)
+    """Map a share of references and their ledgers' sizes (`SHARES`) to `SHARES` of usage, without missing ledgers."""
+    packed = group_by_tag(share, *first_pass.REFERENCES, SIZE)
     named = pa.Table.from_batches(unpack(each for tag in first_pass.REFERENCES for each in packed[tag]), SINGLES)
     every = named.group_by(SINGLES.names).aggregate([])
     singles = every.filter(pa.array(~IdTable(gone).holds(every.column("ledger_id").to_numpy())))
@@ -267,9 +301,9 @@ def usage_of_singles(share: pa.Table, columns: ColumnReader, gone: Numbers, shar
 
 
 @each_batch
-def take_usage_off(batch: pa.RecordBatch, columns: ColumnReader, shares: int) -> Iterator[pa.RecordBatch]:
-    """Missing ledgers' ``kind``, ``path`` and ``size_bytes`` to `SHARES` of usage below zero."""
-    yield _usage_shares(usage_taken_off(columns, batch), shares)
+def subtract_usage(batch: pa.RecordBatch, columns: ColumnReader, shares: int) -> Iterator[pa.RecordBatch]:
+    """Map missing ledgers' ``kind``, ``path`` and ``size_bytes`` to `SHARES` of negative usage."""
+    yield _usage_shares(negative_usage(columns, batch), shares)
 
 
 def _usage_shares(usage: pa.RecordBatch, shares: int) -> pa.RecordBatch:
@@ -279,14 +313,14 @@ def _usage_shares(usage: pa.RecordBatch, shares: int) -> pa.RecordBatch:
 
 
 def sum_usage(share: pa.Table, shadows: Collection[str]) -> pa.Table:
-    """One share of usage and of loaded topics (`SHARES`) to one of the table of usage (`USAGE_SHARES`)."""
-    packed = by_tag(share, first_pass.USAGE, first_pass.LOADED)
+    """Map a share of usage and of loaded topics (`SHARES`) to a share of the usage table (`USAGE_SHARES`)."""
+    packed = group_by_tag(share, first_pass.USAGE, first_pass.LOADED)
     usage = usage_table(unpack(packed[first_pass.USAGE]), unpack(packed[first_pass.LOADED]), shadows)
     return pa.table({"content": pa.array([pack(batch) for batch in usage.to_batches()], pa.binary())})
 
 
 def count_usage(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """`USAGE_SHARES` to `USAGE_COUNTS`."""
+    """Map `USAGE_SHARES` to `USAGE_COUNTS`."""
     for usage in unpacked(batches):
         rows = [
             {"column": name, "value": value, **msgspec.structs.asdict(count)}
@@ -297,7 +331,7 @@ def count_usage(batches: Batches) -> Iterator[pa.RecordBatch]:
 
 
 def largest_usage(batches: Batches, rows: int) -> Iterator[pa.RecordBatch]:
-    """`USAGE_SHARES` to the largest rows of each."""
+    """Map `USAGE_SHARES` to the largest rows of each."""
     order = [("bytes", "descending"), ("topic", "ascending"), ("kind", "ascending")]
     for usage in unpacked(batches):
         yield from pa.Table.from_batches([usage]).sort_by(order).slice(0, rows).to_batches()

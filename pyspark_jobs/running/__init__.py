@@ -1,1 +1,1 @@
-"""How jobs run on Spark, whatever they look for: sessions, directories, and tasks over Arrow batches."""
+"""Common parts of Spark jobs: sessions, directories, and tasks over Arrow batches."""

@@ -1,8 +1,8 @@
-"""Directories wherever Hadoop reads them (a disk, HDFS, an object store), and the rows of the tables in them.
+"""Directories on any file system of Hadoop's (a disk, HDFS, an object store), and the rows of their tables.
 
-From a disk that driver and workers see alike, a worker reads row groups itself: rows that Spark has read become Arrow's
-again at several times the price of reading them. From everywhere else Spark reads them. All else is done by the driver
-and in constant memory.
+Workers read row groups themselves from a disk that they share with the driver, because the conversion of Spark's rows
+to Arrow costs several times as much as reading. From elsewhere Spark reads them. The driver does everything else, in
+constant memory.
 """
 
 import hashlib
@@ -17,8 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pulsar_sidecar.analysis.documents import OWNERS_DIRECTORY, OWNERS_FILE
 from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.reports.documents import OWNERS_DIRECTORY, OWNERS_FILE
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_jobs.running.tasks import About, Batches, Task, in_worker, mapped, spark_schema
@@ -26,14 +26,14 @@ from pyspark_jobs.running.tasks import About, Batches, Task, in_worker, mapped, 
 _DIGESTS_AT_ONCE = 4
 _ROW_GROUPS_OF_A_TASK = 8
 _ROWS_AT_ONCE = 131_072
-"""As many as a row group of ours has at most; another writer's may be larger."""
+"""Most rows in one of the sidecar's row groups; those of other writers may be larger."""
 
 
 class Directory:
-    """One directory."""
+    """Path on any of Hadoop's file systems; an unfinished one is renamed in the end."""
 
     def __init__(self, spark: SparkSession, place: str, target: "Directory | None" = None) -> None:
-        """``target`` is what it becomes when it is finished."""
+        """Initialise; an unfinished directory becomes ``target`` in the end."""
         self.place = place.rstrip("/") or "/"
         self._spark = spark
         self._target = target
@@ -43,23 +43,23 @@ class Directory:
         self._root = self._system.makeQualified(path)
 
     def below(self, name: str) -> str:
-        """The place of something in it."""
+        """Return the path of an entry."""
         return f"{self.place}/{name}"
 
     def on_disk(self) -> str | None:
-        """Its path, if it is on a disk of this machine or one that is mounted here."""
+        """Return the directory's path if it is on a local or mounted disk."""
         uri = self._root.toUri()
         return str(uri.getPath()) if uri.getScheme() == "file" else None
 
     @contextmanager
     def making(self) -> Iterator["Directory"]:
-        """Another directory beside it, hidden where names with a dot are, which `finish` gives this one's place.
+        """Yield an unfinished directory beside this one, with a dot in front, which `finish` renames to this one.
 
-        It is its owner's alone whatever the umask (an object store knows no such rights). Left without `finish`, it
-        leaves nothing behind.
+        Only its owner may read it, whatever the umask (object stores have no such rights). Without `finish` nothing is
+        left behind.
 
         Raises:
-            InvalidInputError: there is something at this place, or no directory above it.
+            InvalidInputError: this directory exists, or its parent does not.
         """
         if self._system.exists(self._root):
             raise InvalidInputError(f"{self.place} exists already; nothing is overwritten, name another directory")
@@ -96,10 +96,10 @@ class Directory:
         return self._jvm.org.apache.hadoop.fs.permission.FsPermission(f"{mode:o}")
 
     def read_document(self, name: str) -> Any:
-        """A small file of JSON.
+        """Return the contents of a small JSON file.
 
         Raises:
-            InvalidInputError: there is none that can be read.
+            InvalidInputError: the file is missing or cannot be read.
         """
         try:
             with closing(self._system.open(self._path(name))) as stream:
@@ -112,7 +112,7 @@ class Directory:
             stream.write(bytearray(text.encode()))
 
     def clean(self) -> None:
-        """Remove what Spark leaves beside tables."""
+        """Remove the files that Spark leaves beside tables."""
         for path in self._files():
             if path.getName() == "_SUCCESS" or path.getName().endswith(".crc"):
                 self._system.delete(path, False)
@@ -129,7 +129,7 @@ class Directory:
         return bytes(digest.digest()).hex()
 
     def tables(self) -> set[str]:
-        """The paths of all Parquet files, below this directory."""
+        """Return the relative paths of all Parquet files below this directory."""
         names = (path.toString().removeprefix(f"{self._root.toString()}/") for path in self._files())
         return {name for name in names if name.endswith(".parquet")}
 
@@ -147,10 +147,10 @@ class Directory:
 
 
 def demand_files(directory: Directory, wanted: Mapping[str, str]) -> None:
-    """Refuse a directory that has not exactly these Parquet files, with these digests.
+    """Demand that a directory has exactly these Parquet files with these digests.
 
     Raises:
-        InvalidInputError: a file is missing, damaged or too many.
+        InvalidInputError: a file is missing, damaged or unexpected.
     """
     if directory.tables() != set(wanted):
         raise InvalidInputError(f"{directory.place} does not contain exactly the files that it names; make it again")
@@ -161,7 +161,7 @@ def demand_files(directory: Directory, wanted: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Some columns of some files of a directory; ``schema`` is that of the files."""
+    """Columns of files of a directory; ``schema`` is that of the files."""
 
     spark: SparkSession
     directory: Directory
@@ -170,14 +170,14 @@ class Rows:
     columns: Sequence[str]
 
     def frame(self) -> DataFrame:
-        """As Spark reads them, to be joined."""
+        """Return the rows as Spark reads them, for joins."""
         schema = spark_schema(self.schema)
         if not self.names:
             return self.spark.createDataFrame([], schema).select(*self.columns)
         return self.spark.read.schema(schema).parquet(*map(self.directory.below, self.names)).select(*self.columns)
 
     def mapped(self, schema: pa.Schema, task: Task[About], *args: About.args, **kwargs: About.kwargs) -> DataFrame:
-        """What a task makes of them."""
+        """Return the result of a task on the rows."""
         disk = self.directory.on_disk()
         if disk is None:
             return mapped(self.frame(), schema, task, *args, **kwargs)
@@ -187,19 +187,19 @@ class Rows:
 
 
 def groups_on_disk(disk: str, names: Iterable[str]) -> list[tuple[str, int]]:
-    """Every row group of some files below a path: its file, and its number there."""
+    """Return all row groups of files below a path, each with its file and its number there."""
     paths = [f"{disk}/{name}" for name in names]
     return [(path, number) for path in paths for number in range(pq.read_metadata(path).num_row_groups)]
 
 
 def numbers_of(spark: SparkSession, groups: Sequence[tuple[str, int]]) -> DataFrame:
-    """The numbers of row groups, several for each of Spark's tasks where there are many."""
+    """Return the numbers of row groups, several for each Spark task if there are many."""
     wanted = max(len(groups) // _ROW_GROUPS_OF_A_TASK, spark.sparkContext.defaultParallelism)
     return spark.range(0, len(groups), 1, max(1, min(len(groups), wanted)))
 
 
 def _read(numbers: Batches, groups: Sequence[tuple[str, int]], columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of the row groups with these numbers."""
+    """Yield the rows of the row groups with these numbers."""
     for batch in numbers:
         for number in batch.column(0).to_pylist():
             path, group = groups[number]

@@ -1,4 +1,4 @@
-"""What every job does with Spark before and around its work."""
+"""Spark sessions of the jobs."""
 
 import argparse
 import importlib.metadata
@@ -11,27 +11,27 @@ from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 import pulsar_sidecar
-from pulsar_sidecar.analysis.documents import EXIT_ERROR
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
+from pulsar_sidecar.reports.documents import EXIT_ERROR
 from pyspark import SparkContext
 from pyspark import __version__ as spark_version
 from pyspark.sql import SparkSession
 
 SUPPORTED_VERSIONS = ("4.0", "4.1", "4.2", "4.3")
-"""Of Spark: those that the jobs' tests have passed on (docs/audit.md)."""
+"""Versions of Spark on which the jobs' tests have passed (docs/audit.md)."""
 _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.files.maxPartitionBytes": "64m",
-    # How much there is is known before: planning anew after each stage costs more than it saves.
+    # The amount of data is known in advance: a new plan after each stage costs more than it saves.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
-    # On a busy machine what is broadcast may be long in the making; a run is never worth giving up for that.
+    # On a busy machine a broadcast may take long, which is no reason to give up a run.
     "spark.sql.broadcastTimeout": "36000",
 }
 
 
 def run_job(name: str, work: Callable[[SparkSession], tuple[str, int]]) -> int:
-    """Do a job's work in a session and print what it answers; the exit code that it answers, or that of an error."""
+    """Run a job's work in a session, print its result, and return its exit code or that of an error."""
     try:
         check_spark_version(spark_version)
     except InvalidInputError as error:
@@ -51,10 +51,10 @@ def run_job(name: str, work: Callable[[SparkSession], tuple[str, int]]) -> int:
 
 
 def check_spark_version(version: str) -> None:
-    """Refuse a version of Spark that no test has passed on, such as 3.5, which has no ``GroupedData.applyInArrow``.
+    """Demand a tested version of Spark; 3.5, for example, lacks ``GroupedData.applyInArrow``.
 
     Raises:
-        InvalidInputError: it is none of `SUPPORTED_VERSIONS`.
+        InvalidInputError: the version is not one of `SUPPORTED_VERSIONS`.
     """
     if ".".join(version.split(".")[:2]) not in SUPPORTED_VERSIONS:
         raise InvalidInputError(
@@ -69,7 +69,7 @@ def _failed(error: SidecarError) -> int:
 
 
 def session(builder: SparkSession.Builder) -> SparkSession:
-    """A session with the settings that the job needs; what was submitted wins over them."""
+    """Return a session with the job's settings, which submitted ones override."""
     spark = builder.getOrCreate()
     set_where_not_submitted(spark, _SETTINGS)
     return spark
@@ -83,11 +83,11 @@ def set_where_not_submitted(spark: SparkSession, settings: Mapping[str, str]) ->
 
 
 def _ship_wheel(context: SparkContext, directory: Path) -> None:
-    """If this project runs from a wheel (``--py-files``), let executors import it from there too.
+    """Let executors import this project from its wheel, if it runs from one (``--py-files``).
 
-    Spark sends each of them the wheel, but lets them import from ``.zip``, ``.egg`` and ``.jar`` alone
+    Spark sends them the wheel, but they import only from ``.zip``, ``.egg`` and ``.jar``
     (``SparkContext.PACKAGE_EXTENSIONS`` of 4.1), so the same archive goes to them under another name, from a directory
-    in which it stays while the context lives.
+    where it stays during the life of the context.
     """
     archive = Path(pulsar_sidecar.__file__).parents[1]
     if archive.suffix == ".whl" and archive.is_file():
@@ -102,7 +102,7 @@ def installed_version() -> str:
 
 
 class JobParser(argparse.ArgumentParser):
-    """Ends with 1 after wrong usage: argparse's own code for it, 2, means that there are findings."""
+    """Parser that exits with 1 after wrong usage, because argparse's code 2 means findings."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)

@@ -1,4 +1,4 @@
-"""How a task over Arrow batches is run in Spark's workers."""
+"""Tasks over Arrow batches in Spark's workers."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -7,7 +7,7 @@ from typing import Any, Concatenate, ParamSpec
 from zipimport import zipimporter
 
 import pyarrow as pa
-from pulsar_sidecar.analysis.formatting import Row
+from pulsar_sidecar.reports.formatting import Row
 from pyarrow import ipc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -19,12 +19,12 @@ Task = Callable[Concatenate[Batches, About], Iterator[pa.RecordBatch]]
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """The same columns; all may be null, as in every file that Spark reads."""
+    """Return the Spark schema of the same columns, all nullable as in every file that Spark reads."""
     return StructType([StructField(field.name, field.dataType, True) for field in from_arrow_schema(schema)])
 
 
 def each_batch(work: Callable[Concatenate[pa.RecordBatch, About], Iterable[pa.RecordBatch]]) -> Task[About]:
-    """The task that does this work on one batch after the other."""
+    """Return the task that does this work on one batch after the other."""
 
     @wraps(work)
     def task(batches: Batches, /, *args: About.args, **kwargs: About.kwargs) -> Iterator[pa.RecordBatch]:
@@ -37,7 +37,7 @@ def each_batch(work: Callable[Concatenate[pa.RecordBatch, About], Iterable[pa.Re
 def mapped(
     frame: DataFrame, schema: pa.Schema, task: Task[About], *args: About.args, **kwargs: About.kwargs
 ) -> DataFrame:
-    """What a task makes of a frame's rows."""
+    """Return the result of a task on a frame's rows."""
     return frame.mapInArrow(in_worker(lambda batches: task(batches, *args, **kwargs)), spark_schema(schema))
 
 
@@ -49,22 +49,22 @@ def by_key(
     *args: About.args,
     **kwargs: About.kwargs,
 ) -> DataFrame:
-    """What a task makes of all rows with each value of a column."""
+    """Return the results of a task on the rows of each value of a column."""
     work = in_worker(lambda rows: task(rows, *args, **kwargs))
     return frame.groupBy(key).applyInArrow(work, spark_schema(schema))
 
 
 def first_rows(frame: DataFrame, order: Iterable[Column], count: int) -> tuple[Row, ...]:
-    """The first rows in some order."""
+    """Return the first rows in an order."""
     return tuple(row.asDict() for row in frame.orderBy(*order).limit(count).collect())
 
 
 def in_worker(task: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same task, before which a worker forgets importers of archives (``pyspark.zip``, wheels).
+    """Return a task that first drops the worker's importers of archives (``pyspark.zip``, wheels).
 
-    Python makes them again when it needs one. Before each task Spark calls `importlib.invalidate_caches`, and each
-    importer, one for each package of an archive, then reads the archive's whole directory: 0.2 s of processor time
-    before a task of milliseconds.
+    Python recreates them on demand. Before each task Spark calls `importlib.invalidate_caches`, and each importer, one
+    for each package of an archive, then reads the archive's whole directory: 0.2 s of processor time before a task of
+    milliseconds.
     """
 
     def run(rows: Any) -> Any:
@@ -77,7 +77,7 @@ def in_worker(task: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def pack(batch: pa.RecordBatch) -> bytes:
-    """A batch with its schema."""
+    """Return a batch with its schema as bytes."""
     sink = pa.BufferOutputStream()
     with ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
@@ -86,7 +86,7 @@ def pack(batch: pa.RecordBatch) -> bytes:
 
 
 def unpack(packed: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
-    """The batches again."""
+    """Yield the packed batches."""
     for each in packed:
         with ipc.open_stream(pa.py_buffer(each)) as stream:
             yield from stream
@@ -94,5 +94,5 @@ def unpack(packed: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
 
 @each_batch
 def unpacked(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """What was packed as ``content``."""
+    """Yield the batches packed in the column ``content``."""
     return unpack(batch.column("content").to_pylist())

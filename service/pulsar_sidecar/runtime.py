@@ -1,6 +1,6 @@
-"""Loops that run as long as a sidecar does, which sidecar of all does a thing, and calls of many threads as one.
+"""Loops that run as long as a sidecar does, leadership among sidecars, and grouped calls of many threads.
 
-Each loop survives every error of ours: it notes it, waits and starts afresh, because topics and the metadata store
+Each loop survives every error of ours: it records the error, waits and restarts, because topics and the metadata store
 hold the work, never this process.
 """
 
@@ -21,17 +21,17 @@ _FIRST_BACKOFF_SECONDS = 0.5
 
 
 class Leadership:
-    """One sidecar of all: an ephemeral node names it, and dies with its session.
+    """Elects a leader among the sidecars: an ephemeral node names it, and dies with its session.
 
-    For as long as a session takes to expire, two sidecars may believe that they lead: what a leader does must be
-    harmless when it is done twice.
+    Until an old session expires, two sidecars may believe that they lead: a leader's work must be harmless when done
+    twice.
     """
 
     def __init__(self, store: MetadataStore, path: str, own: bytes) -> None:
         self._store, self._path, self._own = store, path, own
 
     def take(self) -> bool:
-        """Whether this sidecar leads now; it does if no other one does."""
+        """Lead if no other sidecar does; return True if this sidecar leads now."""
         node = self._store.read(self._path)
         if node is not None:
             return node.data == self._own
@@ -42,7 +42,7 @@ class Leadership:
         return True
 
     def resign(self) -> None:
-        """Let another sidecar lead at once."""
+        """Resign, so that another sidecar can lead at once."""
         node = self._store.read(self._path)
         if node is not None and node.data == self._own:
             self._store.delete(self._path, node.version)
@@ -54,7 +54,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True, eq=False)
 class _Waiting(Generic[Item, Answer]):
-    """One caller's item; ``woken`` is set when its answer is there, or when it is to carry out the next group."""
+    """A caller's item; ``woken`` is set when its answer is there, or when it must carry out the next group."""
 
     item: Item
     woken: threading.Event = field(default_factory=threading.Event)
@@ -64,17 +64,17 @@ class _Waiting(Generic[Item, Answer]):
 
 
 class GroupedCalls(Generic[Item, Answer]):
-    """Calls that wait at the same time are carried out together, as a journal commits; one alone waits for no other.
+    """Group commit of concurrent calls, as of a journal; a single call does not wait for others.
 
-    Each group is carried out on the thread of its first caller, while the next one gathers. A group that fails is
-    carried out again call by call, each on its own thread, so that no call fails because of another; only where the
-    outcome is unknown does each caller get that error.
+    The thread of a group's first caller carries it out, while the next group gathers. After a group fails, each caller
+    retries its own call on its own thread, so that no call fails because of another; if the outcome is unknown, each
+    caller gets that error.
     """
 
     def __init__(
         self, carry_out: Callable[[Sequence[Item]], Sequence[Answer]], weight: Callable[[Item], int], most: int
     ) -> None:
-        """``carry_out`` answers each item in order. A group weighs at most ``most``, or is one item."""
+        """Group calls of ``carry_out``, which answers in order; a group is one item, or weighs at most ``most``."""
         self._carry_out, self._weight, self._most = carry_out, weight, most
         self._lock = threading.Lock()
         self._queue: deque[_Waiting[Item, Answer]] = deque()
@@ -126,35 +126,35 @@ class GroupedCalls(Generic[Item, Answer]):
 
 
 class SupervisedLoops:
-    """The threads of one room."""
+    """Threads of one feature's loops."""
 
     def __init__(
         self,
-        room: str,
+        feature: str,
         clock: Clock,
         stop: threading.Event,
         note_failure: Callable[[str], None],
         longest_backoff_seconds: float,
     ) -> None:
-        self._room, self._clock, self._stop = room, clock, stop
+        self._feature, self._clock, self._stop = feature, clock, stop
         self._note_failure = note_failure
         self._longest_backoff_seconds = longest_backoff_seconds
         self._threads: list[threading.Thread] = []
 
     def start(self, loops: Mapping[str, Callable[[], None]]) -> None:
-        """Start them under these names; returns at once."""
+        """Start the loops under these names; return at once."""
         for name, loop in loops.items():
             thread = threading.Thread(target=self._keep_running, args=(name, loop), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
 
     def join(self) -> None:
-        """Wait until each has finished what it had in hand."""
+        """Wait until each loop has finished its current work."""
         for thread in self._threads:
             thread.join()
 
     def _keep_running(self, name: str, loop: Callable[[], None]) -> None:
-        log = structlog.get_logger(self._room)
+        log = structlog.get_logger(self._feature)
         backoff_seconds = _FIRST_BACKOFF_SECONDS
         while not self._stop.is_set():
             started = self._clock.monotonic_seconds()
@@ -162,11 +162,11 @@ class SupervisedLoops:
                 loop()
             except SidecarError as error:
                 self._note_failure(f"{name}: {error}")
-                log.warning("loop starts afresh", loop=name, error=str(error), backoff_seconds=backoff_seconds)
+                log.warning("loop restarting", loop=name, error=str(error), backoff_seconds=backoff_seconds)
             except Exception:
-                # A defect of ours must not silence the loop for good; nothing is lost with the process's state.
+                # A defect of ours must not stop the loop for good; no work is lost with the process's state.
                 self._note_failure(f"{name}: unexpected failure, see the log")
-                log.exception("loop failed unexpectedly and starts afresh", loop=name)
+                log.exception("loop failed unexpectedly, restarting", loop=name)
             if self._clock.monotonic_seconds() - started > self._longest_backoff_seconds:
                 backoff_seconds = _FIRST_BACKOFF_SECONDS
             self._clock.wait_seconds(backoff_seconds, self._stop)
@@ -174,7 +174,7 @@ class SupervisedLoops:
 
 
 class TopicWatch:
-    """Looks at topics again and again in one thread; survives every error and goes on with the next topic."""
+    """Periodic check of topics in one thread; survives every error and continues with the next topic."""
 
     def __init__(
         self,
@@ -193,12 +193,12 @@ class TopicWatch:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin, if there is anything to watch."""
+        """Start the thread if there are topics to watch."""
         if self._topics:
             self._thread.start()
 
     def close(self) -> None:
-        """Stop and wait for the end; idempotent."""
+        """Stop the thread and wait for it; idempotent."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -210,8 +210,8 @@ class TopicWatch:
                 try:
                     self._look(topic)
                 except SidecarError as error:
-                    log.warning("a watched topic could not be read", topic=str(topic), error=str(error))
+                    log.warning("topic check failed", topic=str(topic), error=str(error))
                 except Exception:
-                    # A defect of ours that meets one topic must not leave the others unwatched.
-                    log.exception("looking at a watched topic failed unexpectedly", topic=str(topic))
+                    # A defect of ours that affects one topic must not leave the others unwatched.
+                    log.exception("topic check failed unexpectedly", topic=str(topic))
             self._clock.wait_seconds(self._every_seconds, self._stop)

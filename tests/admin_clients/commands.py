@@ -212,7 +212,7 @@ e  resourcegroups get none
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One of them; ``template`` has the fields of `preparing.Scene`."""
+    """A command; ``template`` has the fields of `preparing.Scene`."""
 
     template: str
     writes: bool

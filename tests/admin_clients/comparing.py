@@ -1,4 +1,4 @@
-"""What two runs of the same command must have in common: the exit code, and all that was printed.
+"""Comparison of two runs of a command: the exit code, and all that was printed.
 
 Invariant: only what differs between two runs at the same broker too is left out of the comparison.
 """
@@ -33,7 +33,7 @@ _VARYING = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     exit_code: int
     output: str

@@ -38,7 +38,7 @@ def broker(guarded: ClusterUnderTest) -> str:
 
 @pytest.fixture(scope="session")
 def sidecar(guarded: ClusterUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SidecarProcess]:
-    """One that asks for the brokers' tokens, with an identity of its own."""
+    """Start a sidecar that asks for the brokers' tokens and has an identity of its own."""
     sidecars = Sidecars(guarded.addresses, tmp_path_factory.mktemp("sidecars"))
     yield sidecars.start(
         authentication_enabled="true",
@@ -63,7 +63,7 @@ def preparing(guarded: ClusterUnderTest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="session")
 def go_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program in ``go``, built with the module that its ``go.mod`` names."""
+    """Return the program in ``go``, built with the module that its ``go.mod`` names."""
     program = tmp_path_factory.mktemp("go") / "admin-calls"
     subprocess.run(["go", "build", "-o", str(program), "."], cwd=_GO, check=True, timeout=_BUILD_SECONDS)
     return program

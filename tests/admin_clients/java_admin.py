@@ -26,24 +26,23 @@ class JavaAdmin:
         self._program = program
 
     def command(self, caller: Caller, arguments: list[str]) -> Outcome:
-        """``pulsar-admin ARGUMENTS``."""
+        """Run ``pulsar-admin ARGUMENTS``."""
         answer = self._call(caller, command=arguments)
         return Outcome(answer["exitCode"], answer["output"], answer["errors"])
 
     def deletion(self, caller: Caller, what: str, name: str, *, force: bool = False) -> tuple[str, int]:
-        """A call of the admin client (`AdminCommands.deletion`); the exception's class, "" without, and its status."""
+        """Call the admin client (`AdminCommands.deletion`); return the exception's class or "", and the status."""
         answer = self._call(caller, deletion=what, name=name, force=force)
         return answer["error"], answer["status"]
 
     def _call(self, caller: Caller, **call: object) -> dict[str, Any]:
         self._program.write_line(json.dumps({"url": caller.url, "token": caller.token, **call}))
-        answer: dict[str, Any] = json.loads(self._program.read())
-        return answer
+        return json.loads(self._program.read())
 
 
 @contextmanager
 def java_admin(version: str, directory: Path) -> Iterator[JavaAdmin]:
-    """Of that version of Pulsar."""
+    """Yield the admin client of that version of Pulsar."""
     configuration = quiet_log_configuration(directory)
     options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Dlog4j.configurationFile={configuration}"]
     with java_program(PROGRAM, version, options, [], directory / "java-admin.log") as program:

@@ -1,4 +1,4 @@
-"""What ends otherwise at a sidecar than at a broker, and why that is right (docs/pass-through.md)."""
+"""Known differences between a sidecar and a broker, and their reasons (docs/pass-through.md)."""
 
 from collections.abc import Mapping
 
@@ -19,7 +19,7 @@ _OWN_DENIAL = "role 'without-rights'"
 
 
 def denied_in_own_words(difference: Difference) -> bool:
-    """Whether both deny the caller the right, each by the name that it has for it."""
+    """Return True if both deny the caller the right, each in its own words."""
     broker, sidecar = difference.at_the_broker, difference.at_the_sidecar
     return (
         broker.failed

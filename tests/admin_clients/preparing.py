@@ -18,7 +18,7 @@ _SCHEMA = '{"type": "AVRO", "schema": "{\\"type\\":\\"record\\",\\"name\\":\\"A\
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What one run of the commands finds; ``fields`` are those of their templates."""
+    """Objects for a run of the commands; ``fields`` are those of their templates."""
 
     tenant: str
     fields: dict[str, object]
@@ -35,7 +35,7 @@ class Preparing:
         self._put(f"tenants/{name}", {"adminRoles": admin_roles, "allowedClusters": [self._addresses.cluster_name]})
 
     def scene(self, kind: str, side: str, *admin_roles: str) -> Scene:
-        """A new tenant ``<kind>-<side>``; its namespace ``ready`` has a topic with messages and a partitioned one."""
+        """Make a tenant ``<kind>-<side>``; its namespace ``ready`` has a topic with messages and a partitioned one."""
         tenant = f"{kind}-{side}"
         self.tenant(tenant, *admin_roles)
         self._put(f"namespaces/{tenant}/ready", {})

@@ -20,7 +20,7 @@ from tests.cluster.sidecars import SidecarProcess
 from tests.cluster.tokens import token
 
 ROLES = {"superuser": "admin", "admin": "tenants-admin", "none": "without-rights"}
-"""What a caller is, and the role that its token names."""
+"""Kinds of callers, and the roles in their tokens."""
 
 
 def test_the_commands_are_many() -> None:

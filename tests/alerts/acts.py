@@ -1,4 +1,4 @@
-"""What goes wrong for real on a cluster, while a recorder looks: ``python -m pytest tests/alerts/acts.py``.
+"""Real faults on a cluster, for a recorder: ``python -m pytest tests/alerts/acts.py``.
 
 Not part of ``make test``: it writes ``tests/alerts/recorded``, which `tests.unit.deploy.test_alerts_fire` plays to
 promtool. Each act brings about what some alerts are for, in seconds instead of hours.
@@ -14,10 +14,10 @@ import pulsar
 import pytest
 from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
-from pulsar_sidecar.delayed_delivery.workflow.service import LEADER_NODE
-from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
+from pulsar_sidecar.features.delayed_messages.workflow.service import LEADER_NODE
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.topic_stats import DEDUPLICATION_CURSOR
+from pulsar_sidecar.ownership.paths import cursor_path, ledger_path, managed_ledger_path
 
 from tests.alerts.recording import recording
 from tests.cluster.acknowledging import Holes, every_other
@@ -31,11 +31,10 @@ from tests.cluster.oracles import Oracles, OutcomeLog
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
-from tests.cluster.shadows import NOTHING, Shadows
-from tests.cluster.sidecars import BASE, Sidecars
-from tests.cluster.topics import Workload, unique
+from tests.cluster.shadows import Shadows
+from tests.cluster.sidecars import BASE, WATCH, Sidecars
+from tests.cluster.topics import KEEP_NOTHING, Workload, unique
 
-WATCH = f"{BASE}/watch"
 QUIET_SECONDS = 5
 """Before and after what happens."""
 FULL = {"managedLedgerMaxUnackedRangesToPersist": "20", "brokerDeduplicationEntriesInterval": "1000"}
@@ -51,7 +50,7 @@ def deletion_cluster(special_cluster: ClusterFactory) -> Iterator[ClusterUnderTe
 
 @pytest.fixture(scope="session")
 def oracles(workload: Workload, outcome_log: OutcomeLog) -> Oracles:
-    """They begin with a whole reading, which what is broken later would prevent."""
+    """Return oracles that have read everything once, which later faults would prevent."""
     return Oracles(workload, outcome_log)
 
 
@@ -59,7 +58,7 @@ def oracles(workload: Workload, outcome_log: OutcomeLog) -> Oracles:
 def scene(
     deletion_cluster: ClusterUnderTest, workload: Workload, sidecars: Sidecars, oracles: Oracles
 ) -> Iterator[Scene]:
-    """A namespace of its own, and no oracles afterwards: what is broken here stays so."""
+    """Yield a scene in a namespace of its own, without oracles afterwards: what is broken here stays so."""
     namespace = f"public/t-{unique()}"
     workload.create_namespace(namespace)
     yield Scene(deletion_cluster, workload, sidecars, oracles, namespace)
@@ -96,7 +95,7 @@ def test_sidecars_end(scene: Scene) -> None:
 def test_an_audit_finds_what_is_wrong(scene: Scene, tmp_path: Path) -> None:
     workload = scene.workload
     source, missing = scene.topic("source"), scene.topic("missing")
-    workload.admin("POST", f"namespaces/{scene.namespace}/retention", NOTHING)
+    workload.admin("POST", f"namespaces/{scene.namespace}/retention", KEEP_NOTHING)
     Shadows(workload, scene.cluster.addresses.web_service_urls).pair(source, kept=False)
     workload.fill(missing)
     workload.unload(missing)

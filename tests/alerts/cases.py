@@ -138,7 +138,7 @@ CASES = [
         '"pulsar-sidecar ledger-deletion watch leaks --cause topic-deletion".',
     ),
     Case("PulsarLeakedLedgersStay", "brake", 2 * DAY, "72 leaked ledgers of local were not handed to the deletion."),
-    Case("PulsarLedgerWatchBraked", "brake", 1, "The watch for leaked ledgers of local has braked."),
+    Case("PulsarLedgerWatchBraked", "brake", 1, "The brake of the watch for leaked ledgers of local is engaged."),
     Case(
         "PulsarLedgersNotWatched",
         "watch-is-off",

@@ -35,7 +35,7 @@ Samples = Sequence[float | None]
 
 
 def asked_for() -> frozenset[str]:
-    """The metrics that alerts ask for."""
+    """Return the metrics that alerts ask for."""
     texts = [path.read_text() for path in FILES]
     return frozenset(re.findall(r"\b(?:pulsar|process)_\w+", " ".join(texts)))
 
@@ -49,7 +49,7 @@ class Recorder:
         self._looks = 0
 
     def run(self, stop: threading.Event) -> None:
-        """Until stopped, and once more then."""
+        """Take samples until stopped, and one afterwards."""
         while True:
             began = time.monotonic()
             self._look()
@@ -92,7 +92,7 @@ class Recorder:
 
 
 def notation(samples: Samples) -> str:
-    """Samples as promtool reads them."""
+    """Return samples as promtool reads them."""
     parts: list[str] = []
     position = 0
     while position < len(samples):
@@ -115,7 +115,7 @@ def notation(samples: Samples) -> str:
 
 
 def samples_of(text: str) -> list[float | None]:
-    """The samples that a notation stands for."""
+    """Return the samples that a notation stands for."""
     samples: list[float | None] = []
     for part in text.split():
         if part == "stale":
@@ -147,7 +147,7 @@ def _number(value: float) -> str:
 
 @contextmanager
 def recording(name: str, *sidecars: SidecarProcess, files: Sequence[Path] = ()) -> Iterator[None]:
-    """Records what these sidecars report within the block, and keeps it under this name."""
+    """Record the sidecars' metrics within the block, and keep them under this name."""
     stop, recorder = threading.Event(), Recorder(sidecars, files)
     try:
         with running_until(stop, [partial(recorder.run, stop)]):

@@ -20,9 +20,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.benchmarks.audit_clusters import MadeUpCluster
 from tests.benchmarks.audit_processes import largest_process_mb, processor_seconds
-from tests.benchmarks.reporting import Table
+from tests.made_clusters import MadeUpCluster
+from tests.reporting import Table
 
 NAME = "audit"
 _DRIVER_MEMORY = "3g"
@@ -112,7 +112,7 @@ def _exact(place: Path) -> int:
 
 
 def _spark(place: Path) -> int:
-    from pulsar_sidecar.audit.requests import AuditPolicy
+    from pulsar_sidecar.features.audit.requests import AuditPolicy
 
     from pyspark_jobs.orphan_ledgers.job import run as audit
     from pyspark_jobs.running.sessions import session
@@ -123,7 +123,7 @@ def _spark(place: Path) -> int:
 
 
 def _sets(place: Path) -> int:
-    from pulsar_sidecar.audit.arrays import LedgerSets
+    from pulsar_sidecar.features.audit.arrays import LedgerSets
 
     ids, references = (pq.read_table(place / f"{name}.parquet")["ledger_id"].to_numpy() for name in _IDS)
     sets = LedgerSets([ids], ids)

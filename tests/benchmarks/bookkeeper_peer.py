@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
+from pulsar_sidecar.adapters.zookeeper.addressing import parse_metadata_store_url
 from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 

@@ -23,13 +23,13 @@ from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.names import parse_topic_name
 
-from tests.benchmarks.clusters import ProcessorTime, benchmark_cluster, wait_until_quiet
+from tests.benchmarks.clusters import ProcessorTime, add_cluster_argument, benchmark_sidecars, wait_until_quiet
 from tests.benchmarks.redis_peer import RedisPeer, redis_peer
-from tests.benchmarks.reporting import Table
 from tests.cluster.delays import SHARED, DelayedTopic, Sent, now_ms
 from tests.cluster.java_programs import JavaProgram, java_program, quiet_log_configuration
 from tests.cluster.sidecars import SidecarProcess, Sidecars
 from tests.cluster.topics import unique
+from tests.reporting import Table
 
 NAME = "cancel"
 _PROGRAM = Path(__file__).with_name("AckIds.java")
@@ -62,19 +62,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--messages", type=int, default=50_000, help="cancelled in bulk by each contender")
     parser.add_argument("--singles", type=int, default=500, help="cancelled one after the other by each")
     parser.add_argument("--forgotten", type=int, default=50_000, help="cancelled and then forgotten; 0 leaves it out")
-    parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
+    add_cluster_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:
     with (
         tempfile.TemporaryDirectory(prefix="pulsar-sidecar-cancel-") as scratch,
-        benchmark_cluster(arguments.cluster) as addresses,
+        benchmark_sidecars(arguments.cluster) as (addresses, sidecars),
     ):
-        sidecars = Sidecars(addresses, Path(scratch))
-        try:
-            return _measured(arguments, addresses, sidecars, Path(scratch))
-        finally:
-            sidecars.close()
+        return _measured(arguments, addresses, sidecars, Path(scratch))
 
 
 def _measured(

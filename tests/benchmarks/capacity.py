@@ -18,9 +18,9 @@ from pulsar_sidecar.local_cluster.spec import ClusterSpec
 
 from tests.benchmarks.clusters import processor_seconds, resident_mb
 from tests.benchmarks.leak_watch import MadeTopics, fill_zookeeper
-from tests.benchmarks.reporting import Table
 from tests.cluster.patience import until
 from tests.cluster.sidecars import BASE, SidecarProcess, Sidecars
+from tests.reporting import Table
 
 NAME = "capacity"
 _SETTINGS = {"ledger_deletion_watch": "append", "delayed_message_cancelling_enabled": "true"}

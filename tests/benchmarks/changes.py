@@ -25,20 +25,20 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.handlers.threading import AsyncResult
 from kazoo.protocol.states import ZnodeStat
-from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
-from pulsar_sidecar.adapters.metadata.zookeeper_watches import AddWatch
-from pulsar_sidecar.ledger_deletion.watch.reference_counts import ReferenceCounts
-from pulsar_sidecar.ledger_deletion.workflow.watching import NODES_AT_ONCE
-from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS
+from pulsar_sidecar.adapters.zookeeper.addressing import parse_metadata_store_url
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.zookeeper.zookeeper_changes import ZooKeeperChanges
+from pulsar_sidecar.adapters.zookeeper.zookeeper_watches import AddWatch
+from pulsar_sidecar.features.ledger_deletion.watch.reference_counts import ReferenceCounts
+from pulsar_sidecar.features.ledger_deletion.workflow.watching import NODES_AT_ONCE
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
 from pulsar_sidecar.model.clocks import SystemClock
-from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
+from pulsar_sidecar.ownership.paths import MANAGED_LEDGERS
+from pulsar_sidecar.protobuf import MLDataFormats_pb2 as ml
 
-from tests.benchmarks.reporting import Table
 from tests.contract.metadata_store_servers import raw_client
+from tests.reporting import Table
 
 NAME = "changes"
 _NODES = [f"/managed-ledgers/public/default/persistent/topic-{number:04d}" for number in range(2_000)]

@@ -17,6 +17,7 @@ from pulsar_sidecar.local_cluster.spec import ClusterSpec
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 
 from tests.cluster.choosing import named_cluster
+from tests.cluster.sidecars import Sidecars
 
 SERVER_OPTIONS = ("-XX:TieredStopAtLevel=4", "-Xmx512m")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -25,10 +26,14 @@ _QUIET_SHARE = 0.25
 _QUIET_PATIENCE_SECONDS = 20.0
 
 
-def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
+def add_cluster_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
+
+
+def add_drain_arguments(parser: argparse.ArgumentParser) -> None:
     """What every benchmark of a drain asks about its cluster."""
     parser.add_argument("--topics", type=int, default=20, help="the topics that they belong to, all of them loaded")
-    parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
+    add_cluster_argument(parser)
 
 
 @contextmanager
@@ -46,6 +51,20 @@ def benchmark_cluster(named: Path | None, **broker_conf: str) -> Iterator[Cluste
         )
         with LocalCluster.up(spec) as cluster:
             yield cluster.addresses()
+
+
+@contextmanager
+def benchmark_sidecars(named: Path | None, **broker_conf: str) -> Iterator[tuple[ClusterAddresses, Sidecars]]:
+    """A `benchmark_cluster`, and sidecars beside it that end with the block."""
+    with (
+        tempfile.TemporaryDirectory(prefix="pulsar-sidecar-benchmark-") as scratch,
+        benchmark_cluster(named, **broker_conf) as addresses,
+    ):
+        sidecars = Sidecars(addresses, Path(scratch))
+        try:
+            yield addresses, sidecars
+        finally:
+            sidecars.close()
 
 
 def processor_seconds(pid: int) -> float:

@@ -21,11 +21,11 @@ from fastapi import FastAPI
 from pulsar_sidecar.web import static_files
 from starlette.responses import HTMLResponse
 
-from tests.benchmarks.audit_clusters import MadeUpCluster
-from tests.benchmarks.clusters import benchmark_cluster, processor_seconds
-from tests.benchmarks.reporting import Table
+from tests.benchmarks.clusters import add_cluster_argument, benchmark_cluster, processor_seconds
 from tests.browser.looking import chromium, served
 from tests.cluster.sidecars import SidecarProcess, Sidecars
+from tests.made_clusters import MadeUpCluster
+from tests.reporting import Table
 
 NAME = "dashboard"
 _PAINT = """() => new Promise(resolve => {
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--findings", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--idle-seconds", type=int, default=60)
-    parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
+    add_cluster_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> Iterator[Table]:

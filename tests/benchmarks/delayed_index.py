@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from pulsar_sidecar.delayed_delivery.index.settings import TrackerSettings
-from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, encode_segment
-from pulsar_sidecar.delayed_delivery.index.tracker.memory_storage import MemoryBucketProperties, MemorySnapshotStorage
-from pulsar_sidecar.delayed_delivery.index.tracker.sealing import seal, sort_indexes
-from pulsar_sidecar.delayed_delivery.index.tracker.tracker import BucketDelayedDeliveryTracker
+from pulsar_sidecar.features.delayed_index.settings import TrackerSettings
+from pulsar_sidecar.features.delayed_index.snapshot import DelayedIndexes, encode_segment
+from pulsar_sidecar.features.delayed_index.tracker.memory_storage import MemoryBucketProperties, MemorySnapshotStorage
+from pulsar_sidecar.features.delayed_index.tracker.sealing import seal, sort_indexes
+from pulsar_sidecar.features.delayed_index.tracker.tracker import BucketDelayedDeliveryTracker
 from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION
 from pyroaring import BitMap
 
-from tests.benchmarks.reporting import Table
 from tests.fakes.clock import FakeClock
 from tests.interop.java_tracker import JavaTrackers, java_trackers
+from tests.reporting import Table
 
 NAME = "delayed_index"
 _FIRST_DUE_MS = 1_700_000_000_000

@@ -13,22 +13,23 @@ from enum import Enum
 from pathlib import Path
 
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieLedgerLengths
-from pulsar_sidecar.delayed_delivery.index.inspection.forecast import Forecaster, LoadCost
-from pulsar_sidecar.delayed_delivery.index.maintenance.attach import RECHECK_SECONDS
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
+from pulsar_sidecar.features.delayed_index.inspection.forecast import Forecaster
+from pulsar_sidecar.features.delayed_index.maintenance.attach import RECHECK_SECONDS
+from pulsar_sidecar.features.delayed_index.results.inspection import LoadCost
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT
 
 from tests.benchmarks.clusters import SERVER_OPTIONS, wait_until_quiet
-from tests.benchmarks.reporting import Table
 from tests.cluster.buckets import BUCKETS
 from tests.cluster.delays import SHARED, DelayedTopic, now_ms
 from tests.cluster.index_building import IndexBuilding
 from tests.cluster.patience import until
 from tests.cluster.running import LocalClusterUnderTest
 from tests.cluster.topics import unique
+from tests.reporting import Table
 
 NAME = "delayed-index-build"
 _SUBSCRIPTION = "s"

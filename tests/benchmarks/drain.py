@@ -17,23 +17,23 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import BacklogGauge
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
+from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar_topics.deletion_topics import BacklogGauge
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.ledgers import LedgerComponent
 from pulsar_sidecar.model.metadata import DeletionResult, Guard, GuardedDeletion
+from pulsar_sidecar.ownership.paths import managed_ledger_path
 
 from tests.benchmarks.bookkeeper_peer import bookkeeper_peer, own_driver, pulsar_driver
-from tests.benchmarks.clusters import ProcessorTime, add_cluster_arguments, benchmark_cluster, wait_until_quiet
-from tests.benchmarks.orphans import Orphan, OrphanMaker
-from tests.benchmarks.reporting import Table
+from tests.benchmarks.clusters import ProcessorTime, add_drain_arguments, benchmark_cluster, wait_until_quiet
+from tests.cluster.orphans import Orphan, OrphanMaker
 from tests.cluster.sidecars import BASE, SidecarProcess, Sidecars
 from tests.cluster.topics import record
+from tests.reporting import Table
 
 NAME = "drain"
 WINDOW = 1000
@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ledgers", type=int, default=50_000, help="for each contender and round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", help="only contenders whose name contains this")
-    add_cluster_arguments(parser)
+    add_drain_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:

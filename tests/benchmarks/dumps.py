@@ -18,25 +18,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kazoo.client import KazooClient
-from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
-from pulsar_sidecar.adapters.metadata.snapshot_format import SnapshotReader, decompressed
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWalk
-from pulsar_sidecar.analysis.documents import MANIFEST_NAME
-from pulsar_sidecar.audit.requests import DumpRequest
-from pulsar_sidecar.audit.results.tables import Table as AuditTable
-from pulsar_sidecar.audit.sources.manifests import parse_manifest
-from pulsar_sidecar.bootstrap.audit_sources import make_dump
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.adapters.zookeeper.addressing import parse_metadata_store_url
+from pulsar_sidecar.adapters.zookeeper.snapshot_format import SnapshotReader, decompressed
+from pulsar_sidecar.adapters.zookeeper.zookeeper_walk import ZooKeeperWalk
+from pulsar_sidecar.bootstrap.audit_sources import take_dump
+from pulsar_sidecar.features.audit.requests import DumpRequest
+from pulsar_sidecar.features.audit.results.tables import Table as AuditTable
+from pulsar_sidecar.features.audit.sources.manifests import parse_manifest
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.software import class_path, find_software
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.ownership.paths import ledger_path
+from pulsar_sidecar.reports.documents import MANIFEST_NAME
 
-from tests.benchmarks.reporting import Table
 from tests.cluster.choosing import PROJECT
 from tests.fakes.bookkeeper import ledger_metadata_bytes
 from tests.fakes.zookeeper_snapshots import SnapshotNode, SnapshotWriter
+from tests.reporting import Table
 
 NAME = "dumps"
 _METADATA = ledger_metadata_bytes(
@@ -104,7 +104,7 @@ def _read(path: Path, skip: tuple[bytes, ...]) -> int:
 
 
 def _dump(source: str, output: Path) -> int:
-    return sum(rows.rows for rows in make_dump(DumpRequest(source, output), lambda text: None).counts.values())
+    return sum(rows.rows for rows in take_dump(DumpRequest(source, output), lambda text: None).counts.values())
 
 
 def _living(arguments: argparse.Namespace, scratch: Path) -> list[Table]:

@@ -21,14 +21,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pulsar_sidecar.adapters.parquet.output import parquet_output
-from pulsar_sidecar.analysis.documents import MANIFEST_NAME
-from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import Mask, Numbers, TopicProducer, fingerprints
-from pulsar_sidecar.deduplication.verifying.extract_schema import LEDGERS, MESSAGES, TABLES
-from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
-from pulsar_sidecar.deduplication.verifying.rows import NOT_CHUNKED
+from pulsar_sidecar.features.duplicates.extract_schema import LEDGERS, MESSAGES, TABLES
+from pulsar_sidecar.features.duplicates.extracts.row_groups import Mask, Numbers, TopicProducer, fingerprints
+from pulsar_sidecar.features.duplicates.manifests import ExtractManifest
+from pulsar_sidecar.features.duplicates.rows import NOT_CHUNKED
+from pulsar_sidecar.reports.documents import MANIFEST_NAME
 
 from tests.benchmarks.audit_processes import largest_process_mb, processor_seconds
-from tests.benchmarks.reporting import Table
+from tests.reporting import Table
 
 NAME = "duplicates"
 _DRIVER_MEMORY = "3g"

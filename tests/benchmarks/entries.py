@@ -7,25 +7,24 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
-from pathlib import Path
 
 import pulsar
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
-from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
-from pulsar_sidecar.delayed_delivery.ports import EntryFacts
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
+from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest, topic_path
+from pulsar_sidecar.adapters.pulsar_wire.delayed_entries import BulkDelayedEntries
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.backlog.ports import EntryFacts
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT
 
-from tests.benchmarks.clusters import benchmark_cluster, wait_until_quiet
-from tests.benchmarks.reporting import Table
+from tests.benchmarks.clusters import add_cluster_argument, benchmark_cluster, wait_until_quiet
 from tests.cluster.clients import PatientClient
 from tests.cluster.topics import unique
+from tests.reporting import Table
 
 NAME = "entries"
 _PAYLOAD = b"x" * 100
@@ -36,7 +35,7 @@ _SINGLE_READS = 300
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--messages", type=int, default=100_000, help="delayed messages of 100 bytes on one topic")
     parser.add_argument("--rounds", type=int, default=5, help="how often each way is measured")
-    parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
+    add_cluster_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:
@@ -82,19 +81,19 @@ def _publish(addresses: ClusterAddresses, topic: TopicName, count: int) -> list[
 def _measured(
     entries: BulkDelayedEntries, rest: AdminRest, topic: TopicName, positions: Sequence[Position], rounds: int
 ) -> Iterator[Sequence[str]]:
-    dice = random.Random(1)
+    rng = random.Random(1)
     ways: dict[str, tuple[Sequence[Position], Callable[[Sequence[Position]], None]]] = {
         "bookies, every entry": (positions, lambda wanted: _read(entries, topic, wanted)),
         "bookies, a random half": (
-            dice.sample(positions, len(positions) // 2),
+            rng.sample(positions, len(positions) // 2),
             lambda wanted: _read(entries, topic, wanted),
         ),
         "bookies, a random tenth": (
-            dice.sample(positions, len(positions) // 10),
+            rng.sample(positions, len(positions) // 10),
             lambda wanted: _read(entries, topic, wanted),
         ),
         "broker, get-message-by-id, one connection": (
-            dice.sample(positions, min(_BROKER_READS, len(positions))),
+            rng.sample(positions, min(_BROKER_READS, len(positions))),
             lambda wanted: _ask(rest, topic, wanted),
         ),
     }

@@ -5,22 +5,21 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.adapters.pulsar.wire.sequenced_producers import BrokerSequencedProducers
+from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar_wire.sequenced_producers import BrokerSequencedProducers
 from pulsar_sidecar.bootstrap.exactly_once import sequenced_producers
-from pulsar_sidecar.deduplication.publishing.messages import BatchLimits, OutgoingMessage
-from pulsar_sidecar.deduplication.publishing.publisher import ExactlyOncePublisher
+from pulsar_sidecar.features.publishing.messages import BatchLimits, OutgoingMessage
+from pulsar_sidecar.features.publishing.publisher import ExactlyOncePublisher
 from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
-from tests.benchmarks.clusters import benchmark_cluster, wait_until_quiet
-from tests.benchmarks.reporting import Table
+from tests.benchmarks.clusters import add_cluster_argument, benchmark_cluster, wait_until_quiet
 from tests.cluster.clients import PatientClient
 from tests.cluster.topics import unique
+from tests.reporting import Table
 
 NAME = "exactly-once"
 _BATCHES = (100, 1000)
@@ -31,7 +30,7 @@ _PAYLOAD = b"x" * 100
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--messages", type=int, default=300_000, help="messages of 100 bytes, in each round")
     parser.add_argument("--rounds", type=int, default=5, help="how often each way is measured, in turns")
-    parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
+    add_cluster_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:

@@ -16,12 +16,12 @@ from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
 from pulsar_sidecar.model.names import parse_topic_name
 
-from tests.benchmarks.reporting import Table
 from tests.cluster.hanging import ESTIMATE, PASSED_READ, STATUS, Answered, Callers, ask, hung
 from tests.cluster.patience import holds_soon
 from tests.cluster.running import LocalClusterUnderTest
 from tests.cluster.sidecars import BASE, SidecarProcess, Sidecars
 from tests.cluster.topics import Workload
+from tests.reporting import Table
 
 NAME = "hanging"
 HANGS = {

@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-from pulsar_sidecar.delayed_delivery.index.maintenance.fsck import contradictions
-from pulsar_sidecar.delayed_delivery.index.snapshot import (
+from pulsar_sidecar.features.delayed_index.maintenance.fsck import contradictions
+from pulsar_sidecar.features.delayed_index.snapshot import (
     DelayedIndexes,
     decode_metadata,
     decode_segment,
@@ -19,7 +19,7 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
     segment_metadata_of,
 )
 
-from tests.benchmarks.reporting import Table
+from tests.reporting import Table
 
 NAME = "index_check"
 _FIRST_DUE_MS = 1_700_000_000_000

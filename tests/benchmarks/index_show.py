@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -18,25 +17,25 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketEntries, BookieBucketSnapshots
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter, Replication
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
-from pulsar_sidecar.adapters.metadata.ledger_ids import ZooKeeperLedgerIds
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.api.rooms.delayed_index import DelayedIndexAnswer
-from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.inspection.show import Tracker, TrackerState, view_of
-from pulsar_sidecar.delayed_delivery.index.ports import BucketOwner
-from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, segment_metadata_of
-from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex, StoredIndexes, StoredTopic
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, cursor_path, managed_ledger_path
+from pulsar_sidecar.adapters.zookeeper.ledger_ids import ZooKeeperLedgerIds
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.features.delayed_index.bucket_key import BucketKey
+from pulsar_sidecar.features.delayed_index.inspection.show import view_of
+from pulsar_sidecar.features.delayed_index.ports import BucketOwner
+from pulsar_sidecar.features.delayed_index.results.inspection import IndexView, Tracker, TrackerState
+from pulsar_sidecar.features.delayed_index.snapshot import DelayedIndexes, segment_metadata_of
+from pulsar_sidecar.features.delayed_index.stored import StoredIndex, StoredIndexes, StoredTopic
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName, encode_cursor, parse_topic_name
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, cursor_path, managed_ledger_path
 from pydantic import TypeAdapter
 
-from tests.benchmarks.clusters import benchmark_cluster, wait_until_quiet
-from tests.benchmarks.reporting import Table
+from tests.benchmarks.clusters import add_cluster_argument, benchmark_cluster, wait_until_quiet
 from tests.cluster.topics import unique
 from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes
+from tests.reporting import Table
 
 NAME = "index_show"
 _SUBSCRIPTION = "s"
@@ -50,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--messages", type=int, default=1_000, help="in each bucket")
     parser.add_argument("--segments", type=int, default=10, help="of each bucket")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
+    add_cluster_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:
@@ -131,9 +130,9 @@ def _read(stored: StoredIndexes, topic: TopicName) -> StoredIndex:
 
 def _document(index: StoredIndex) -> bytes:
     state = TrackerState(Tracker.UNKNOWN, "not asked")
-    view = view_of(index, state, state, state)
+    view = view_of(index.topic, index.subscription, index, state, state, state)
     assert view.unreadable == 0
-    return TypeAdapter(list[DelayedIndexAnswer]).dump_json([DelayedIndexAnswer.model_validate(view)])
+    return TypeAdapter(list[IndexView]).dump_json([view])
 
 
 def _timed(work: Callable[[], Found]) -> tuple[Found, tuple[float, float]]:

@@ -7,25 +7,22 @@ The generator is a process of its own that counts each latency from the moment a
 import argparse
 import contextlib
 import socket
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.local_cluster.processes import LOOPBACK
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
 
-from tests.benchmarks.clusters import add_cluster_arguments, benchmark_cluster, wait_until_quiet
+from tests.benchmarks.clusters import add_drain_arguments, benchmark_sidecars, wait_until_quiet
 from tests.benchmarks.drain import SidecarUnderLoad, backlog_gauge
-from tests.benchmarks.open_loop import Latencies, joined, open_loop_client
-from tests.benchmarks.orphans import OrphanMaker
-from tests.benchmarks.reporting import Table
-from tests.cluster.sidecars import Sidecars
+from tests.cluster.open_loop import Latencies, joined, open_loop_client
+from tests.cluster.orphans import OrphanMaker
+from tests.reporting import Table
 
 NAME = "inflight"
 PATH = "/admin/v2/broker-stats/estimatedInflightDeletionLedgerCount"
@@ -39,17 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate", type=float, default=500, help="requests a second")
     parser.add_argument("--seconds", type=float, default=10, help="how long each is measured idle")
-    add_cluster_arguments(parser)
+    add_drain_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:
     with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pulsar-sidecar-inflight-")))
-        addresses = stack.enter_context(benchmark_cluster(arguments.cluster))
+        addresses, sidecars = stack.enter_context(benchmark_sidecars(arguments.cluster))
         maker = stack.enter_context(contextlib.closing(OrphanMaker(addresses, arguments.topics)))
         store = stack.enter_context(ZooKeeperMetadataStore(addresses.metadata_store_url, _CLOCK))
-        sidecars = Sidecars(addresses, scratch)
-        stack.callback(sidecars.end_all)
         sidecar = sidecars.start_with_defaults()
         drained = SidecarUnderLoad(sidecar, store, backlog_gauge(addresses))
         setup = _Setup(arguments, addresses, maker, drained)

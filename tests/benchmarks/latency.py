@@ -15,14 +15,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
+from pulsar_sidecar.adapters.zookeeper.addressing import parse_metadata_store_url
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 
-from tests.benchmarks.clusters import ProcessorTime, add_cluster_arguments, benchmark_cluster, wait_until_quiet
+from tests.benchmarks.clusters import ProcessorTime, add_drain_arguments, benchmark_cluster, wait_until_quiet
 from tests.benchmarks.drain import BROKERS_CLIENT, OWN_CLIENT, Starter, contender_starters
-from tests.benchmarks.open_loop import Latencies, OpenLoopClient, joined, open_loop_client
-from tests.benchmarks.orphans import OrphanMaker
-from tests.benchmarks.reporting import Table
+from tests.cluster.open_loop import Latencies, OpenLoopClient, joined, open_loop_client
+from tests.cluster.orphans import OrphanMaker
+from tests.reporting import Table
 
 NAME = "latency"
 _ITSELF = "contender"
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--alone-seconds", type=float, default=30, help="how long it is measured alone, each time")
     parser.add_argument("--bookkeeper", action="store_true", help="BookKeeper's own client too")
     parser.add_argument("--only", help="only contenders whose name contains this")
-    add_cluster_arguments(parser)
+    add_drain_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:

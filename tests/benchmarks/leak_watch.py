@@ -19,33 +19,33 @@ from pathlib import Path
 
 import numpy as np
 from kazoo.client import KazooClient
-from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
-from pulsar_sidecar.adapters.metadata.node_walk import WalkOptions
-from pulsar_sidecar.adapters.metadata.whole_store import ZooKeeperWholeStore
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import LedgerNodes, ZooKeeperWalk
-from pulsar_sidecar.ledger_deletion.watch.ports import LedgerIds, WalkedNode
-from pulsar_sidecar.ledger_deletion.watch.reference_counts import ReferenceCounts
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path, managed_ledger_path
+from pulsar_sidecar.adapters.metadata_access import WalkOptions
+from pulsar_sidecar.adapters.zookeeper.addressing import parse_metadata_store_url
+from pulsar_sidecar.adapters.zookeeper.whole_store import ZooKeeperWholeStore
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.zookeeper.zookeeper_changes import ZooKeeperChanges
+from pulsar_sidecar.adapters.zookeeper.zookeeper_walk import LedgerNodes, ZooKeeperWalk
+from pulsar_sidecar.features.ledger_deletion.watch.ports import LedgerIds, WalkedNode
+from pulsar_sidecar.features.ledger_deletion.watch.reference_counts import ReferenceCounts
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path, managed_ledger_path
 
-from tests.benchmarks.audit_clusters import FIRST_LEDGER, Numbers, varint4
 from tests.benchmarks.clusters import processor_seconds
-from tests.benchmarks.orphans import create_nodes
-from tests.benchmarks.reporting import Table
 from tests.cluster.deletion import BROKER_CONF
+from tests.cluster.orphans import create_nodes
 from tests.cluster.patience import until
 from tests.cluster.running import ExternalClusterUnderTest
 from tests.cluster.sidecars import BASE, SidecarProcess, Sidecars
 from tests.cluster.topics import TopicLedgers, Workload, numbered_topics, unique
 from tests.fakes.bookkeeper import cursor_bytes, data_custom_metadata, ledger_metadata_bytes, managed_ledger_bytes
 from tests.fakes.bookkeeper import schema_locator_bytes as schema_bytes
+from tests.made_clusters import FIRST_LEDGER, Numbers, varint4
+from tests.reporting import Table
 
 NAME = "leak_watch"
 _PARTS = ("memory", "walk", "delay", "rest")

@@ -9,20 +9,21 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import CancellationIndex
-from pulsar_sidecar.delayed_delivery.cancel.reconcile import (
+from pulsar_sidecar.backlog.ports import DelayPolicy
+from pulsar_sidecar.features.delayed_messages.cancel.cancellation_index import CancellationIndex
+from pulsar_sidecar.features.delayed_messages.cancel.reconcile import (
     decide_actions,
     last_due_of_interest_ms,
     next_visit_ms,
 )
-from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus
-from pulsar_sidecar.delayed_delivery.ports import DelayPolicy
+from pulsar_sidecar.features.delayed_messages.cancel.requests import Cancellation
+from pulsar_sidecar.features.delayed_messages.results import CancellationStatus
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
 
-from tests.benchmarks.reporting import Table
 from tests.fakes.positions import with_positions
+from tests.reporting import Table
 
 NAME = "looks"
 _TOPIC = parse_topic_name("persistent://public/default/orders")

@@ -7,28 +7,25 @@ itself. Records are published before the sidecar starts, so what it needs for re
 import argparse
 import contextlib
 import secrets
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 import pulsar
-from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import topic_name
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record
+from pulsar_sidecar.adapters.pulsar_topics.deletion_topics import topic_name
+from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.names import TopicName
 
-from tests.benchmarks.clusters import add_cluster_arguments, benchmark_cluster, resident_mb, wait_until_quiet
+from tests.benchmarks.clusters import add_drain_arguments, benchmark_sidecars, resident_mb, wait_until_quiet
 from tests.benchmarks.drain import backlog_gauge
-from tests.benchmarks.orphans import Orphan, OrphanMaker
-from tests.benchmarks.reporting import Table
 from tests.cluster.clients import PatientClient
-from tests.cluster.sidecars import Sidecars
+from tests.cluster.orphans import Orphan, OrphanMaker
+from tests.reporting import Table
 
 NAME = "memory"
 _LOOK_SECONDS = 0.25
@@ -48,16 +45,13 @@ class Sample:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records", type=int, default=200_000, help="1000000 for the published figure")
     parser.add_argument("--existing", type=int, default=20_000, help="how many of them name ledgers that exist")
-    add_cluster_arguments(parser)
+    add_drain_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:
     with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pulsar-sidecar-memory-")))
-        addresses = stack.enter_context(benchmark_cluster(arguments.cluster))
+        addresses, sidecars = stack.enter_context(benchmark_sidecars(arguments.cluster))
         maker = stack.enter_context(contextlib.closing(OrphanMaker(addresses, arguments.topics)))
-        sidecars = Sidecars(addresses, scratch)
-        stack.callback(sidecars.end_all)
         sidecars.start_with_defaults()  # it makes the topics
         sidecars.end_all()
         orphans = maker.make(arguments.existing)

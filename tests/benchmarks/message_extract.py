@@ -17,23 +17,23 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnecti
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter, Replication
 from pulsar_sidecar.adapters.bookkeeper.topic_entries import BookieTopicEntries
-from pulsar_sidecar.adapters.metadata.ledger_ids import ZooKeeperLedgerIds
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.parquet.output import parquet_output
-from pulsar_sidecar.adapters.pulsar.wire.message_rows import BookieTopicMessages
-from pulsar_sidecar.deduplication.verifying.extract import extract
-from pulsar_sidecar.deduplication.verifying.verify import Progress, TopicResult, verify_topic
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, managed_ledger_path
+from pulsar_sidecar.adapters.pulsar_wire.message_rows import BookieTopicMessages
+from pulsar_sidecar.adapters.zookeeper.ledger_ids import ZooKeeperLedgerIds
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.features.duplicates.extract import extract
+from pulsar_sidecar.features.duplicates.verify import Progress, TopicResult, verify_topic
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import Pace, SystemClock
 from pulsar_sidecar.model.ledgers import LedgerEntry
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
-from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, managed_ledger_path
+from pulsar_sidecar.protobuf import MLDataFormats_pb2 as ml
 
-from tests.benchmarks.clusters import benchmark_cluster, wait_until_quiet
-from tests.benchmarks.reporting import Table
+from tests.benchmarks.clusters import add_cluster_argument, benchmark_cluster, wait_until_quiet
 from tests.cluster.topics import unique
 from tests.fakes.stored_batches import stored_batch, stored_message
+from tests.reporting import Table
 
 NAME = "message-extract"
 _ENTRIES_PER_LEDGER = 5_000
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=100, help="messages in each")
     parser.add_argument("--singles", type=int, default=100_000, help="messages of 100 bytes that are in no batch")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
+    add_cluster_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:
@@ -75,18 +75,18 @@ def _opened(addresses: ClusterAddresses) -> Iterator[tuple[ZooKeeperMetadataStor
 
 
 def _batches(messages: int, batch: int) -> Iterator[bytes]:
-    dice = random.Random(1)
+    rng = random.Random(1)
     for first in range(0, messages, batch):
         ids = range(first, min(first + batch, messages))
         # Half of each payload compresses, as that of records of one kind does.
-        singles = [(number, dice.randbytes(_PAYLOAD_BYTES // 2) + bytes(_PAYLOAD_BYTES // 2)) for number in ids]
+        singles = [(number, rng.randbytes(_PAYLOAD_BYTES // 2) + bytes(_PAYLOAD_BYTES // 2)) for number in ids]
         yield stored_batch(singles, "LZ4", producer_name=f"producer {first // batch % 10}")
 
 
 def _singles(messages: int) -> Iterator[bytes]:
-    dice = random.Random(2)
+    rng = random.Random(2)
     for number in range(messages):
-        yield stored_message(dice.randbytes(_PAYLOAD_BYTES), sequence_id=number, producer_name=f"p {number % 10}")
+        yield stored_message(rng.randbytes(_PAYLOAD_BYTES), sequence_id=number, producer_name=f"p {number % 10}")
 
 
 def _write(store: ZooKeeperMetadataStore, payloads: Iterator[bytes]) -> TopicName:

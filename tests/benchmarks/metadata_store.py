@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import AsyncResult
-from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.zookeeper.addressing import parse_metadata_store_url
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import DeletionResult, Guard, GuardedDeletion

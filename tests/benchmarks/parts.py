@@ -22,7 +22,6 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.benchmarks.clusters import SERVER_OPTIONS, wait_until_quiet
-from tests.benchmarks.reporting import Table
 from tests.cluster.deletion import BROKER_CONF
 from tests.cluster.parts import (
     VERSIONS,
@@ -37,6 +36,7 @@ from tests.cluster.patience import until
 from tests.cluster.running import LocalClusterUnderTest
 from tests.cluster.sidecars import SidecarProcess, Sidecars
 from tests.cluster.topics import Workload, unique
+from tests.reporting import Table
 
 NAME = "parts"
 _BROKERS, _SIDECAR = "brokers", "the sidecar"

@@ -8,22 +8,20 @@ import argparse
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import requests
 from pulsar_sidecar.local_cluster.processes import LOOPBACK, free_ports
 
 from tests.benchmarks.closed_loop import Load, load
-from tests.benchmarks.clusters import benchmark_cluster, resident_mb
-from tests.benchmarks.reporting import Table
+from tests.benchmarks.clusters import add_cluster_argument, benchmark_sidecars, resident_mb
 from tests.cluster.patience import until
-from tests.cluster.sidecars import SidecarProcess, Sidecars
+from tests.cluster.sidecars import SidecarProcess
+from tests.reporting import Table
 
 NAME = "pass-through"
 _PATH = "/admin/v2/clusters"
@@ -38,16 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=5, help="of each contender's turn")
     parser.add_argument("--uploads", type=int, default=1_000)
     parser.add_argument("--megabytes", type=int, default=10, help="of each upload")
-    parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
+    add_cluster_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> Iterator[Table]:
     with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pulsar-sidecar-pass-through-")))
-        addresses = stack.enter_context(benchmark_cluster(arguments.cluster))
+        addresses, sidecars = stack.enter_context(benchmark_sidecars(arguments.cluster))
         broker = addresses.web_service_urls[0]
-        sidecars = Sidecars(addresses, scratch)
-        stack.callback(sidecars.end_all)
         sidecar = sidecars.start_with_defaults(web_service_url=broker)
         contenders = {
             "the broker": broker,

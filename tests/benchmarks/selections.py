@@ -5,20 +5,17 @@ Half of the messages are due an hour later than the others, in runs side by side
 
 import argparse
 import json
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import requests
 from pulsar_sidecar.model.names import parse_topic_name
 
-from tests.benchmarks.clusters import ProcessorTime, benchmark_cluster, wait_until_quiet
-from tests.benchmarks.reporting import Table
+from tests.benchmarks.clusters import ProcessorTime, add_cluster_argument, benchmark_sidecars, wait_until_quiet
 from tests.cluster.delays import SHARED, DelayedTopic, now_ms
-from tests.cluster.sidecars import Sidecars
 from tests.cluster.topics import unique
+from tests.reporting import Table
 
 NAME = "selections"
 _DELAY_MS = 3_600_000
@@ -30,15 +27,11 @@ _HEADER = ("", "messages", "seconds", "to the first verdict", "messages/s", "CPU
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--messages", type=int, default=100_000, help="that wait; every other one is selected")
-    parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
+    add_cluster_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:
-    with (
-        tempfile.TemporaryDirectory(prefix="pulsar-sidecar-selections-") as scratch,
-        benchmark_cluster(arguments.cluster) as addresses,
-    ):
-        sidecars = Sidecars(addresses, Path(scratch))
+    with benchmark_sidecars(arguments.cluster) as (addresses, sidecars):
         topic = DelayedTopic(addresses, parse_topic_name(f"persistent://public/default/selections-{unique()}"))
         try:
             topic.subscribe("s", SHARED)
@@ -62,7 +55,6 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
             return [Table(f"A selection of {good:,} of {arguments.messages:,} delayed messages", _HEADER, rows)]
         finally:
             topic.close()
-            sidecars.close()
 
 
 @dataclass(frozen=True, slots=True)

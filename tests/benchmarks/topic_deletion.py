@@ -7,26 +7,24 @@ subscription, loaded.
 
 import argparse
 import statistics
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from pathlib import Path
 
 import pulsar
 import requests
 from kazoo.client import KazooClient
-from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
+from pulsar_sidecar.adapters.zookeeper.addressing import parse_metadata_store_url
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 
-from tests.benchmarks.clusters import benchmark_cluster, resident_mb, wait_until_quiet
-from tests.benchmarks.reporting import Table
+from tests.benchmarks.clusters import add_cluster_argument, benchmark_sidecars, resident_mb, wait_until_quiet
 from tests.cluster.clients import PatientClient
-from tests.cluster.sidecars import SidecarProcess, Sidecars
+from tests.cluster.sidecars import SidecarProcess
 from tests.cluster.topics import unique
+from tests.reporting import Table
 
 NAME = "topic-deletion"
 _TENANT = "public"
@@ -58,15 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--grow", default="100,20000", help="sizes of namespaces to delete one topic at a time in")
     parser.add_argument("--partitions", type=int, default=100, help="of a partitioned topic")
     parser.add_argument("--whole", type=int, default=2_000, help="topics of a namespace that is deleted as a whole")
-    parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
+    add_cluster_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:
     with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pulsar-sidecar-topics-")))
-        addresses = stack.enter_context(benchmark_cluster(arguments.cluster, forceDeleteNamespaceAllowed="true"))
-        sidecars = Sidecars(addresses, scratch)
-        stack.callback(sidecars.end_all)
+        addresses, sidecars = stack.enter_context(
+            benchmark_sidecars(arguments.cluster, forceDeleteNamespaceAllowed="true")
+        )
         cluster = stack.enter_context(closing(_Cluster(addresses, sidecars.start_with_defaults())))
         for delete in cluster.contenders.values():
             cluster.turn(delete, 30, 4)

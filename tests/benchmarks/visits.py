@@ -7,22 +7,20 @@ each by a visit of its own.
 
 import argparse
 import statistics
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pulsar
 import requests
 from pulsar_sidecar.model.names import parse_topic_name
 
-from tests.benchmarks.clusters import benchmark_cluster, wait_until_quiet
-from tests.benchmarks.reporting import Table
+from tests.benchmarks.clusters import add_cluster_argument, benchmark_sidecars, wait_until_quiet
 from tests.cluster.delays import KEY_SHARED, SHARED, DelayedTopic, Sent, now_ms
-from tests.cluster.sidecars import SidecarProcess, Sidecars
+from tests.cluster.sidecars import SidecarProcess
 from tests.cluster.topics import unique
+from tests.reporting import Table
 
 NAME = "visits"
 _DELAY_MS = 3_600_000
@@ -35,30 +33,23 @@ _SUBSCRIPTION = "s"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=int, default=10, help="how long each phase takes")
     parser.add_argument("--rate", type=int, default=500, help="messages published a second")
-    parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
+    add_cluster_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:
-    with (
-        tempfile.TemporaryDirectory(prefix="pulsar-sidecar-visits-") as scratch,
-        benchmark_cluster(arguments.cluster) as addresses,
-    ):
-        sidecars = Sidecars(addresses, Path(scratch))
-        try:
-            sidecar = sidecars.start_with_defaults(**_SETTINGS)
-            rows = []
-            for kind in (KEY_SHARED, SHARED):
-                name = f"persistent://public/default/visits-{unique()}"
-                topic = DelayedTopic(addresses, parse_topic_name(name))
-                try:
-                    topic.subscribe(_SUBSCRIPTION, kind)
-                    delayed = topic.send(arguments.seconds * 60, now_ms() + _DELAY_MS)[::2]
-                    wait_until_quiet(addresses)
-                    rows += _phases(arguments, topic, sidecar, kind, delayed)
-                finally:
-                    topic.close()
-        finally:
-            sidecars.close()
+    with benchmark_sidecars(arguments.cluster) as (addresses, sidecars):
+        sidecar = sidecars.start_with_defaults(**_SETTINGS)
+        rows = []
+        for kind in (KEY_SHARED, SHARED):
+            name = f"persistent://public/default/visits-{unique()}"
+            topic = DelayedTopic(addresses, parse_topic_name(name))
+            try:
+                topic.subscribe(_SUBSCRIPTION, kind)
+                delayed = topic.send(arguments.seconds * 60, now_ms() + _DELAY_MS)[::2]
+                wait_until_quiet(addresses)
+                rows += _phases(arguments, topic, sidecar, kind, delayed)
+            finally:
+                topic.close()
     header = ("", "visits", "messages", "p50", "p99", "longest", "out of order for their key", "twice")
     title = f"From publishing to delivery, {arguments.rate} messages/s over {_KEYS} keys, {_CONSUMERS} consumers"
     return [Table(title, header, rows)]

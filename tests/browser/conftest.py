@@ -14,6 +14,6 @@ def launched() -> Iterator[Any]:
 
 @pytest.fixture
 def look(launched: Any) -> Iterator[Look]:
-    """A tab of 1280 by 900."""
+    """Yield a tab of 1280 by 900."""
     with looking(launched, viewport={"width": 1280, "height": 900}) as opened:
         yield opened

@@ -10,16 +10,19 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from pulsar_sidecar.api.request_ids import RequestIds
-from pulsar_sidecar.api.server import DrainingServer, listening_socket
+from pulsar_sidecar.bootstrap.features import PAGES
 from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.server.request_ids import RequestIds
+from pulsar_sidecar.server.server import DrainingServer, listening_socket
 from pulsar_sidecar.web.app import Dashboard
 from starlette.types import ASGIApp
 
 from tests.cluster.needs import browser
 
-NO_PLAYWRIGHT = "no Playwright: pip install --require-hashes -r deploy/requirements-browser.lock (`make test-browser`)"
+NO_PLAYWRIGHT = "no Playwright: pip install --require-hashes -r deploy/requirements-tools.lock (`make test-browser`)"
 SCREENSHOTS_VARIABLE = "PULSAR_SIDECAR_SCREENSHOTS"
+LOCAL = "<img src=x onerror=\"document.title='taken'\">'&{{7*7}}\u202egnp" + "long" * 60
+HOSTILE = f"persistent://public/default/{LOCAL}"
 _AXE = Path(__file__).with_name("axe") / "axe.min.js"
 SHOWN_WITHIN_MS = 30_000
 """So long may a page take to show what has happened, on a busy machine."""
@@ -28,7 +31,7 @@ _RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "b
 
 @dataclass(slots=True)
 class Look:
-    """One tab; ``complaints`` are what the browser itself holds against what it was shown."""
+    """A tab; ``complaints`` are the browser's own errors about its pages."""
 
     page: Any
     complaints: list[str] = field(default_factory=list)
@@ -39,7 +42,7 @@ class Look:
         assert answer.status == 200, f"{url}: {answer.status} {self.page.inner_text('body')[:500]}"
 
     def serious(self) -> list[str]:
-        """What axe finds serious or critical on the page."""
+        """Return the violations on the page that axe rates serious or critical."""
         self.page.evaluate(_AXE.read_text())
         found = self.page.evaluate("rules => axe.run(document, rules)", _RULES)["violations"]
         return [
@@ -50,7 +53,7 @@ class Look:
 
 
 def screenshot(look: Look, name: str) -> None:
-    """A picture of what the window shows, if a directory is named for pictures."""
+    """Take a picture of the window, if a directory is named for pictures."""
     directory = os.environ.get(SCREENSHOTS_VARIABLE)
     if directory:
         look.page.screenshot(path=Path(directory) / f"{name}.png")
@@ -58,7 +61,7 @@ def screenshot(look: Look, name: str) -> None:
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """A browser for the tests of one module: while Playwright runs, its thread can run no other event loop."""
+    """Yield a browser for the tests of one module: while Playwright runs, its thread can run no other event loop."""
     playwright = pytest.importorskip("playwright.sync_api", reason=NO_PLAYWRIGHT)
     with playwright.sync_playwright() as driver:
         launched = driver.chromium.launch(executable_path=browser(), args=["--no-sandbox", "--disable-gpu"])
@@ -68,7 +71,7 @@ def chromium() -> Iterator[Any]:
 
 @contextmanager
 def looking(launched: Any, **context: Any) -> Iterator[Look]:
-    """A tab with no cookies; at its end the browser must have had nothing to complain of, and asked one host only."""
+    """Yield a tab without cookies; at its end the browser must not have complained, and have asked one host only."""
     opened = launched.new_context(**context)
     look = Look(opened.new_page())
     hosts: set[str] = set()
@@ -108,20 +111,20 @@ def wait_for(look: Look, part: str, text: str) -> None:
 
 
 @contextmanager
-def served_dashboard(door: ASGIApp, **options: Any) -> Iterator[str]:
-    """The dashboard before a REST door that a test has made; its address."""
+def served_dashboard(api: ASGIApp, **options: Any) -> Iterator[str]:
+    """Serve the dashboard before a test's REST API, and yield its address."""
 
     async def elsewhere(*_: Any) -> Any:
         raise AssertionError("no other sidecar is registered")
 
-    dashboard = Dashboard(door, SystemClock(), elsewhere, **{"sign_in": False, **options})
+    dashboard = Dashboard(api, SystemClock(), elsewhere, **{"sign_in": False, "pages": PAGES, **options})
     with served(RequestIds(dashboard)) as address:
         yield address
 
 
 @contextmanager
 def served(app: ASGIApp) -> Iterator[str]:
-    """An app on a server of this process; its address."""
+    """Serve an app from this process, and yield its address."""
     with listening_socket("127.0.0.1", 0) as listening:
         server = DrainingServer(app, Event())
         thread = Thread(target=server.run, args=([listening],))

@@ -1,76 +1,70 @@
-"""The pages of delayed messages and of subscriptions with hostile names, thousands of rows, and every window."""
+"""Pages of delayed messages, subscriptions and deduplication: hostile names, thousands of rows, every window."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from pulsar_sidecar.features.acknowledgements.results import Fullness, PauseState
 
-from tests.browser.looking import Look, looking, served_dashboard
+from tests.browser.looking import HOSTILE, LOCAL, Look, looking, served_dashboard
 from tests.browser.test_frame import WINDOWS
-from tests.fakes.rest_door import FakeRestDoor
+from tests.fakes.rest_api import FakeRestApi
 from tests.unit.web.answers import (
     bucket,
     calendar,
+    check_report,
     delayed_index,
     due_counts,
-    slowest_loads,
     stored_state,
     stored_states,
-    stuck_cursors,
 )
 from tests.unit.web.conftest import DELAYED
+from tests.unit.web.test_deduplication import CURSOR, LOAD, STATE, forecasts, stuck_report
 from tests.unit.web.test_delayed import PREVIEW
-from tests.unit.web.test_subscriptions import CURSOR, LOAD, state
+from tests.unit.web.test_subscriptions import state
 
 pytestmark = pytest.mark.browser
 
-LOCAL = "<img src=x onerror=\"document.title='taken'\">'&{{7*7}}\u202egnp" + "long" * 60
-HOSTILE = f"persistent://public/default/{LOCAL}"
 TOPIC = f"/admin/v2/persistent/public/default/{quote(LOCAL, safe='')}"
 ADDRESSES = (
     "/ui/delayed",
     f"/ui/delayed/topic?topic={quote(HOSTILE, safe='')}&check=yes",
     "/ui/subscriptions?show=holes",
     f"/ui/subscriptions/topic?topic={quote(HOSTILE, safe='')}&ask=broker",
+    "/ui/deduplication",
+    f"/ui/deduplication?scope={quote(HOSTILE, safe='')}",
 )
 ROWS = 10_000
 
 
 @pytest.fixture(scope="module")
-def door() -> FakeRestDoor:
+def api() -> FakeRestApi:
     places = [due_counts(f"{HOSTILE}-{number}", "<b>billing</b>") for number in range(ROWS)]
-    finding = {
-        "kind": "missing-ledger",
-        "subscription": "<b>",
-        "ledgerId": 100,
-        "cause": HOSTILE,
-        "consequence": HOSTILE,
-        "remedy": HOSTILE,
-    }
-    kinds = [("full", True), ("full", False), ("nearly full", True), ("fits", False)]
-    states = [stored_state(HOSTILE, fullness=fullness, pauseEnabled=pauses) for fullness, pauses in kinds]
-    door = FakeRestDoor()
-    door.answers |= {
-        "GET /admin/v2/delayed-delivery/status": {**DELAYED, "lastError": HOSTILE, "lastErrorAtMs": 1},
+    kinds = [(Fullness.FULL, True), (Fullness.FULL, False), (Fullness.NEARLY_FULL, True), (Fullness.FITS, False)]
+    states = [stored_state(HOSTILE, fullness=fullness, pause_enabled=pauses) for fullness, pauses in kinds]
+    api = FakeRestApi()
+    api.answers |= {
+        "GET /admin/v2/delayed-delivery/status": replace(DELAYED, last_error=HOSTILE, last_error_at_ms=1),
         "GET /admin/v2/delayedCalendar": calendar(due_counts(HOSTILE, problem=HOSTILE), *places),
         f"GET {TOPIC}/delayedCalendar": calendar(due_counts(HOSTILE), unread=7),
         f"GET {TOPIC}/delayedIndex": [delayed_index(HOSTILE, bucket(), bucket(problem=HOSTILE))],
-        f"GET {TOPIC}/delayedIndex/fsck": {"findings": [finding], "checked": {"buckets": 2, "entries": 400}},
-        f"POST {TOPIC}/delayedMessages/preview": {**PREVIEW, "sample": [{**PREVIEW["sample"][0], "key": HOSTILE}]},
-        "GET /admin/v2/storedAckStates": stored_states(*states, unreadable=1, reasons=[HOSTILE]),
-        "GET /admin/v2/deduplication/stuck": stuck_cursors({**CURSOR, "topic": HOSTILE}),
-        "GET /admin/v2/deduplication/forecast": slowest_loads({**LOAD, "topic": HOSTILE}),
+        f"GET {TOPIC}/delayedIndex/fsck": check_report(HOSTILE, HOSTILE),
+        f"POST {TOPIC}/delayedMessages/preview": replace(PREVIEW, sample=(replace(PREVIEW.sample[0], key=HOSTILE),)),
+        "GET /admin/v2/storedAckStates": stored_states(*states, unreadable=1, reasons=(HOSTILE,)),
+        "GET /admin/v2/deduplication/stuck": stuck_report(replace(CURSOR, topic=HOSTILE)),
+        "GET /admin/v2/deduplication/forecast": forecasts(replace(LOAD, topic=HOSTILE)),
         f"GET {TOPIC}/storedAckStates": stored_states(*states),
-        f"GET {TOPIC}/ackState": [state(topic=HOSTILE), state(pause="unknown")],
-        f"GET {TOPIC}/deduplication": [],
+        f"GET {TOPIC}/ackState": [state(topic=HOSTILE), state(pause=PauseState.UNKNOWN)],
+        f"GET {TOPIC}/deduplication": [replace(STATE, topic=HOSTILE)],
     }
-    return door
+    return api
 
 
 @pytest.fixture(scope="module")
-def url(door: FakeRestDoor) -> Iterator[str]:
-    with served_dashboard(door) as address:
+def url(api: FakeRestApi) -> Iterator[str]:
+    with served_dashboard(api) as address:
         yield address
 
 
@@ -88,7 +82,7 @@ def test_axe_finds_nothing_serious_and_hostile_names_are_text(
         assert look.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing is cut off"
 
 
-def test_a_selection_is_previewed_by_keyboard_and_without_scripts(launched: Any, door: FakeRestDoor, url: str) -> None:
+def test_a_selection_is_previewed_by_keyboard_and_without_scripts(launched: Any, api: FakeRestApi, url: str) -> None:
     with looking(launched, java_script_enabled=False) as look:
         look.open(url + ADDRESSES[1])
         look.page.focus("summary:text-is('Preview a selection to cancel')")
@@ -98,7 +92,7 @@ def test_a_selection_is_previewed_by_keyboard_and_without_scripts(launched: Any,
         look.page.fill("form [name=key]", "k<b>")
         look.page.press("form [name=key]", "Enter")
         assert "selected messages" in look.page.inner_text("main")
-        assert door.calls("POST")[-1][1] == {"key": "k<b>"}
+        assert api.calls("POST")[-1][1] == {"key": "k<b>"}
 
 
 def test_ten_thousand_rows_are_paged(look: Look, url: str) -> None:

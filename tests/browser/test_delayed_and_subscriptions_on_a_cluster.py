@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
-from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar_rest.live_owners import BrokerLiveOwners
+from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.bootstrap.features import PAGES
 from pulsar_sidecar.model.names import parse_topic_name
-from pulsar_sidecar.web.pages import PAGES
 
 from tests.browser.looking import Look
 from tests.cluster.acknowledging import SUBSCRIPTION, AckStateSetup, ack_state_setup, dug
@@ -47,24 +47,24 @@ def in_utc(ms: int) -> str:
 
 
 def tile(look: Look, label: str) -> str:
-    """The figure below a label."""
+    """Return the figure below a label."""
     return str(look.page.inner_text(f"dl div:has(dt:text-is({label!r})) dd >> nth=0")).strip()
 
 
 def opened(look: Look, label: str) -> str:
-    """Opens the form with this label; a selector of it."""
+    """Open the form with this label, and return its selector."""
     look.page.click(f"summary:text-is({label!r})")
     return f"form[aria-label={label!r}]"
 
 
 def press(look: Look, selector: str) -> None:
-    """Clicks, and waits for the page that comes then; an act may take some seconds."""
+    """Click, and wait for the next page; an act may take some seconds."""
     with look.page.expect_navigation(timeout=60_000):
         look.page.locator(selector).first.click()
 
 
 def done(look: Look) -> str:
-    """What the page answers an act."""
+    """Return the page's answer to an action."""
     return str(look.page.inner_text("p.message[role=status]"))
 
 

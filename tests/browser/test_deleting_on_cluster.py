@@ -1,8 +1,8 @@
-"""What an operator does on the pages of deletions, in a real browser, to its effect in a real cluster."""
+"""Deletions by an operator in a real browser, to their effect in a real cluster."""
 
 import pytest
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
 from pulsar_sidecar.model.ledgers import LedgerComponent
+from pulsar_sidecar.ownership.paths import managed_ledger_path
 
 from tests.browser.looking import Look, act, wait_for
 from tests.cluster.dead_letters import giving_up_after, listed

@@ -13,6 +13,7 @@ from tests.browser.looking import SHOWN_WITHIN_MS, Look, act, looking, send, wai
 from tests.cluster.cancelling import CANCELLING
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
+from tests.cluster.running import BROKERS
 from tests.cluster.sidecars import BASE, SidecarProcess
 from tests.cluster.tokens import TOKEN_CONF, token
 from tests.cluster.topics import record
@@ -20,13 +21,12 @@ from tests.integration.test_deletion_followed import damaged, deletion_of, state
 
 pytestmark = pytest.mark.browser
 
-BROKERS = ("broker-1", "broker-2")
 PENDING = 100_000
 FIRST_UNUSED_LEDGER = 2**40
 
 
 def pending_shown(look: Look) -> int:
-    """The number of pending ledgers on the page; 0 if it is unknown."""
+    """Return the number of pending ledgers on the page; 0 if it is unknown."""
     shown = look.page.locator("#now dl > div", has_text="Pending ledgers").locator("dd").first.inner_text()
     digits = "".join(filter(str.isdigit, shown))
     return int(digits) if digits else 0
@@ -86,7 +86,7 @@ ACTS = (
     ("/ui/deletions", "Limit the rate", {"rate": "5"}),
     ("/ui/deletions", "Undelete a ledger", {"ledger": "1"}),
     ("/ui/deletions/dead-letters", "Redrive dead letters", {"limit": "1"}),
-    ("/ui/leaks", "Brake", {"reason": "seen"}),
+    ("/ui/leaks", "Engage the brake", {"reason": "seen"}),
     ("/ui/leaks", "Hold", {"hold": "1"}),
     ("/ui/delayed/topic?topic={topic}", "Preview a selection to cancel", {}),
     ("/ui/delayed/topic?topic={topic}", "Expedite a message", {"message": "1:1"}),
@@ -131,7 +131,7 @@ def test_a_viewer_sees_and_is_refused_each_act_and_an_operator_s_is_in_the_audit
 
 @contextmanager
 def signed_in(launched: Any, sidecar: SidecarProcess, role: str) -> Iterator[Look]:
-    """A tab at the page of deletions."""
+    """Yield a tab at the page of deletions."""
     with looking(launched) as look:
         look.open(f"{sidecar.url}/ui/deletions")
         look.page.fill("#token", token(role))

@@ -1,12 +1,15 @@
 """The frame of every page in a real browser: live parts, forms, keyboard, dark, narrow, hostile names, no script."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from pulsar_sidecar.features.delayed_messages.results import CancelStatus
+from pulsar_sidecar.features.ledger_deletion.results import InflightEstimate
 
 from tests.browser.looking import Look, looking, served_dashboard, wait_for
-from tests.fakes.rest_door import FakeRestDoor
+from tests.fakes.rest_api import OPERATOR, FakeRestApi
 from tests.unit.web.answers import calendar, deletion_status, due_counts, watch_status
 from tests.unit.web.test_deletions import running
 
@@ -21,57 +24,55 @@ WINDOWS = [
 
 
 @pytest.fixture
-def door() -> FakeRestDoor:
-    door = FakeRestDoor()
-    door.answers |= {
-        STATUS: deletion_status(warnings=[HOSTILE]),
+def api() -> FakeRestApi:
+    api = FakeRestApi()
+    api.answers |= {
+        STATUS: deletion_status(warnings=(HOSTILE,)),
         "GET /admin/v2/ledger-deletion/watch": watch_status(),
-        "GET /admin/v2/delayed-delivery/status": {"enabled": False, "lastError": None, "lastErrorAtMs": None},
+        "GET /admin/v2/delayed-delivery/status": CancelStatus(False, False, 0, False, None, None),
     }
-    return door
+    return api
 
 
 @pytest.fixture
-def url(door: FakeRestDoor) -> Iterator[str]:
-    with served_dashboard(door) as address:
+def url(api: FakeRestApi) -> Iterator[str]:
+    with served_dashboard(api) as address:
         yield address
 
 
 def test_a_live_part_reads_itself_again_and_shows_that_the_cluster_is_gone(
-    look: Look, door: FakeRestDoor, url: str
+    look: Look, api: FakeRestApi, url: str
 ) -> None:
     look.open(f"{url}/")
     assert look.page.url == f"{url}/ui/"
     assert "100,000" in look.page.inner_text("#overview")
-    door.answers[STATUS] = deletion_status(inflight={"count": 7, "ageMs": 0, "oldestAgeMs": 1, "waitingBytes": 1})
+    api.answers[STATUS] = deletion_status(inflight=InflightEstimate(7, 0, 1, 1))
     look.page.wait_for_selector("#overview :text-is('7')", timeout=12_000)
-    door.answers[STATUS] = (503, {"reason": "no broker answers"})
+    api.answers[STATUS] = (503, {"reason": "no broker answers"})
     look.page.wait_for_selector("text=Not up to date", timeout=12_000)
     assert "no broker answers" in look.page.inner_text("#overview")
     assert look.page.locator("#overview :text-is('7')").count() == 1
 
 
-def test_a_live_part_that_cannot_be_read_again_stays_and_is_named_as_old(look: Look, door: FakeRestDoor) -> None:
+def test_a_live_part_that_cannot_be_read_again_stays_and_is_named_as_old(look: Look, api: FakeRestApi) -> None:
     path = "GET /admin/v2/ledger-deletion/topic-deletions/op-1"
-    followed = running(1, driver="one", leftNodes=[], leftLedgers=0, leftLedgerIds=[], endedMs=None, abandonedBy=None)
-    door.answers[path] = followed
-    with served_dashboard(door) as url:
+    followed = running(1).followed(driver="one", left_nodes=(), left=())
+    api.answers[path] = followed
+    with served_dashboard(api) as url:
         look.open(f"{url}/ui/deletions/topic?id=op-1")
-        door.answers[path] = (404, {"reason": "it does not run, and its end is not known"})
+        api.answers[path] = (404, {"reason": "it does not run, and its end is not known"})
         wait_for(look, "#deletion", "Not up to date the sidecar answered with status 404")
         assert "topic-1" in look.page.inner_text("#deletion")
-        door.answers[path] = followed
+        api.answers[path] = followed
         look.page.locator("#deletion", has_text="Not up to date").wait_for(state="detached")
     wait_for(look, "#deletion", "Not up to date the sidecar does not answer")
     assert "topic-1" in look.page.inner_text("#deletion")
     look.complaints.clear()  # of the answers that failed
 
 
-def test_what_one_has_unfolded_stays_open_while_its_part_is_read_again(
-    look: Look, door: FakeRestDoor, url: str
-) -> None:
+def test_what_one_has_unfolded_stays_open_while_its_part_is_read_again(look: Look, api: FakeRestApi, url: str) -> None:
     topics = ("persistent://public/default/orders", "persistent://public/default/__change_events")
-    door.answers["GET /admin/v2/delayedCalendar"] = calendar(*map(due_counts, topics))
+    api.answers["GET /admin/v2/delayedCalendar"] = calendar(*map(due_counts, topics))
     look.open(f"{url}/ui/delayed")
     shown = look.page.locator("#calendar details.system tr", has_text=topics[1])
     assert not shown.is_visible()
@@ -106,10 +107,10 @@ def test_the_first_key_leads_past_the_navigation(look: Look, url: str) -> None:
     assert look.page.evaluate("document.activeElement.id") == "content"
 
 
-def test_without_scripts_a_token_signs_in_and_out(launched: Any, door: FakeRestDoor) -> None:
-    door.token = "right.token.here"
-    door.answers["GET /admin/v2/caller"] = {"role": "ops", "authenticatedBy": "token", "operator": True}
-    with served_dashboard(door, sign_in=True) as url, looking(launched, java_script_enabled=False) as look:
+def test_without_scripts_a_token_signs_in_and_out(launched: Any, api: FakeRestApi) -> None:
+    api.token = "right.token.here"
+    api.answers["GET /admin/v2/caller"] = replace(OPERATOR, role="ops", authenticated_by="token")
+    with served_dashboard(api, sign_in=True) as url, looking(launched, java_script_enabled=False) as look:
         look.open(f"{url}/ui/?x=1")
         assert look.page.url == f"{url}/ui/sign-in?next=%2Fui%2F%3Fx%3D1"
         look.page.fill("#token", "right.token.here")

@@ -1,28 +1,24 @@
 """The pages of leaks and audits with hostile names and thousands of findings, in every window; and the report."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pulsar_sidecar.bootstrap.audit_review import report_audit
-from pulsar_sidecar.bootstrap.audit_service import AuditReviews, PlanSending
+from pulsar_sidecar.features.ledger_deletion.watch.results import LeakState
 
-from tests.browser.looking import looking, served_dashboard
+from tests.browser.looking import HOSTILE, looking, served_dashboard
 from tests.browser.test_frame import WINDOWS
-from tests.fakes.clock import FakeClock
-from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.audit.findings import missing, orphan, unattributed, usage
+from tests.unit.audit.sending import served_audits
 from tests.unit.audit.written import write_audit
 from tests.unit.web.answers import leak, leak_explanation, listed_leaks, watch_status
-from tests.unit.web.test_audits import PLACE, AuditDoor
+from tests.unit.web.test_audits import PLACE, AuditApi
 from tests.unit.web.test_leaks import WATCH
 
 pytestmark = pytest.mark.browser
 
-LOCAL = "<img src=x onerror=\"document.title='taken'\">'&{{7*7}}\u202egnp" + "long" * 60
-HOSTILE = f"persistent://public/default/{LOCAL}"
 ROWS = 10_000
 ADDRESSES = (
     "/ui/leaks?state=leaked",
@@ -39,7 +35,7 @@ ADDRESSES = (
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An audit with ten thousand findings."""
+    """Write an audit with ten thousand findings."""
     directory = tmp_path_factory.mktemp("audits") / "monday"
     rows = [orphan(number, topic=f"{HOSTILE}-{number}", evidence=[HOSTILE]) for number in range(ROWS)]
     lost = [missing(ROWS + 1, affected=HOSTILE)]
@@ -49,19 +45,19 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(directory: Path) -> Iterator[str]:
-    with ThreadPoolExecutor(1) as threads:
-        sending = PlanSending(FakeMetadataStore(), FakeClock(), threads, lambda *_: pytest.fail("nothing was approved"))
-        door = AuditDoor(AuditReviews(directory.parent, sending, deletes=True))
+    with served_audits(directory.parent) as audits:
+        api = AuditApi(audits.reviews)
         found = leak(7, topic=HOSTILE, detail=HOSTILE, path=HOSTILE)
-        states = [leak(10 + place, state=state) for place, state in enumerate(("settling", "kept", "deleted"))]
-        door.answers |= {
+        others = (LeakState.SETTLING, LeakState.KEPT, LeakState.DELETED)
+        states = [leak(10 + place, state=state) for place, state in enumerate(others)]
+        api.answers |= {
             f"GET {WATCH}": watch_status(
-                braked=HOSTILE, holds=[HOSTILE], unreadableNodes=[HOSTILE], leaks={"leaked": 1}
+                braked=HOSTILE, holds=(HOSTILE,), unreadable_nodes=(HOSTILE,), leaks={LeakState.LEAKED: 1}
             ),
             f"GET {WATCH}/leaks": listed_leaks(found, *states),
             f"GET {WATCH}/leaks/7": leak_explanation(7, found),
         }
-        with served_dashboard(door) as address:
+        with served_dashboard(api) as address:
             yield address
 
 

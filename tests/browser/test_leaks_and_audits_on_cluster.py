@@ -4,7 +4,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
+from pulsar_sidecar.ownership.paths import managed_ledger_path
 
 from tests.browser.looking import Look, act, wait_for
 from tests.cluster.audits import Audits
@@ -35,19 +35,19 @@ def test_a_leak_is_seen_held_and_handed_on(scene: Scene, look: Look) -> None:
 
     assert f"{first} is on the hold list" in act(look, "Hold this ledger")
     until(lambda: str(first) in sidecar.call("GET", WATCH)["holds"], "it is held")
-    until(lambda: "Refused" in act(look, "Hand on to the deletion service"), "the watch knows of the hold")
+    until(lambda: "Refused" in act(look, "Hand over to the deletion service"), "the watch knows of the hold")
     assert scene.workload.existing(leaked) == leaked
     look.open(f"{sidecar.url}/ui/leaks")
     assert f"{first} is off the hold list" in act(look, "Remove")
     look.open(f"{sidecar.url}/ui/leaks/ledger?id={first}")
-    until(lambda: "Done" in act(look, "Hand on to the deletion service"), "the watch knows that it is not held")
+    until(lambda: "Done" in act(look, "Hand over to the deletion service"), "the watch knows that it is not held")
     scene.oracles.add_accepted([first])
     assert scene.oracles.wait_for_finals([first])[first].decision == "deleted"
     wait_for(look, "#ledger", "it is gone")
     assert scene.workload.existing(leaked) == leaked - {first}
 
     look.open(f"{sidecar.url}/ui/leaks")
-    assert "The watch appends nothing" in act(look, "Brake", reason="a test <b>")
+    assert "the watch appends nothing" in act(look, "Engage the brake", reason="a test <b>")
     assert sidecar.call("GET", WATCH)["braked"] == "a test <b>"
     assert "Brake engaged" in look.page.inner_text("main")
     assert "The brake is released" in act(look, "Release the brake")

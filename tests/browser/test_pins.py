@@ -1,37 +1,34 @@
-"""What pins this, in a real browser: each kind of answer, and a command that a click copies."""
+"""Pins in a real browser: each kind of answer, and a command that a click copies."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pulsar_sidecar.features.pins.results import PinCause
 from pulsar_sidecar.model.names import java_url_encode
 
 from tests.browser.looking import looking, served_dashboard
-from tests.fakes.rest_door import FakeRestDoor
-from tests.unit.web.test_pins import BASE, NO_FIGURES, TOPIC, UNREADABLE, bookie, pin, topic
+from tests.browser.test_frame import WINDOWS
+from tests.fakes.rest_api import FakeRestApi
+from tests.unit.web.test_pins import BASE, NO_FIGURES, TOPIC, bookie, namespace, pin, topic
 
 pytestmark = pytest.mark.browser
 
 HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
-WINDOWS = [
-    {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"},
-    {"viewport": {"width": 360, "height": 740}, "color_scheme": "dark"},
-]
 COMMAND = f"pulsar-admin topics clear-backlog -s billing {TOPIC}"
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    door = FakeRestDoor()
-    hostile = topic(topic=HOSTILE, pins=[pin(holder=HOSTILE, cause="retention", endsMs=1_900_000_000_000)])
-    namespace = {"namespace": "public/default", "topics": 45, "listedBytes": 9, "unreadable": 1, **UNREADABLE}
-    door.answers |= {
+    api = FakeRestApi()
+    hostile = topic(topic=HOSTILE, pins=(pin(holder=HOSTILE, cause=PinCause.RETENTION, ends_ms=1_900_000_000_000),))
+    api.answers |= {
         f"{BASE}/bookies": [bookie(), bookie(**NO_FIGURES, problem="no HTTP service")],
         f"{BASE}/bookies/bookie-1%3A3181": bookie(),
         f"{BASE}/persistent/public/default/orders": [topic(), hostile],
-        f"{BASE}/namespaces/public/default": {**namespace, "largest": [topic(), hostile]},
+        f"{BASE}/namespaces/public/default": namespace(topic(), hostile),
     }
-    with served_dashboard(door) as address:
+    with served_dashboard(api) as address:
         yield f"{address}/ui/pins"
 
 

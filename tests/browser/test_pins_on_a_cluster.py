@@ -1,4 +1,4 @@
-"""What pins this, in a real browser against a real cluster, and brokers killed while looking."""
+"""Pins in a real browser against a real cluster whose brokers are killed meanwhile."""
 
 import pytest
 from pulsar_sidecar.model.names import java_url_encode

@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 from pulsar_sidecar.adapters.open_id_issuers import KeyCaching, OpenIdIssuers
-from pulsar_sidecar.api.app import create_app
-from pulsar_sidecar.api.authentication import Authentication
-from pulsar_sidecar.api.authentication_open_id import OpenIdRules, OpenIdVerifier
-from pulsar_sidecar.api.gate import Gate
-from pulsar_sidecar.api.request_ids import RequestIds
-from pulsar_sidecar.api.rights import Rights, Roles
-from pulsar_sidecar.api.server import DrainingServer, listening_socket
+from pulsar_sidecar.bootstrap.features import PAGES
 from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.server.app import create_app
+from pulsar_sidecar.server.authentication import Authentication
+from pulsar_sidecar.server.authentication_open_id import OpenIdRules, OpenIdVerifier
+from pulsar_sidecar.server.gate import Gate
+from pulsar_sidecar.server.request_ids import RequestIds
+from pulsar_sidecar.server.rights import Rights, Roles
+from pulsar_sidecar.server.server import DrainingServer, listening_socket
 from pulsar_sidecar.web.app import Dashboard
-from pulsar_sidecar.web.elsewhere import OtherSidecars
 from pulsar_sidecar.web.open_id import CALLBACK, SignInIssuer
+from pulsar_sidecar.web.peer_client import PeerClient
 
 from tests.integration.test_open_id_issuer import Issuer, issuer
 
@@ -32,7 +33,7 @@ PEOPLE = "people"
 
 @pytest.fixture
 def url(issuer: Issuer) -> Iterator[str]:
-    """A sidecar without a cluster that takes the issuer's tokens."""
+    """Yield a sidecar without a cluster that takes the issuer's tokens."""
     rules = OpenIdRules({issuer.url}, {"pulsar"})
     keys = OpenIdIssuers({issuer.url}, CLOCK, KeyCaching(), None)
     gate = Gate(Authentication(None, OpenIdVerifier(rules, keys, CLOCK)), [], CLOCK, lambda: "nothing")
@@ -42,7 +43,7 @@ def url(issuer: Issuer) -> Iterator[str]:
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"
         sign_in = SignInIssuer(issuer.url, PEOPLE, f"secret of {PEOPLE}", "openid", "pulsar", address)
         server = DrainingServer(
-            RequestIds(Dashboard(gate, CLOCK, OtherSidecars(None), sign_in=True, issuer=sign_in)), Event()
+            RequestIds(Dashboard(gate, CLOCK, PeerClient(None), sign_in=True, issuer=sign_in, pages=PAGES)), Event()
         )
         thread = Thread(target=server.run, args=([listening],))
         issuer.start("first", address + CALLBACK)

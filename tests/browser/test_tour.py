@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
+from pulsar_sidecar.bootstrap.features import PAGES
 from pulsar_sidecar.model.names import parse_topic_name
-from pulsar_sidecar.web.pages import PAGES
+from pulsar_sidecar.ownership.paths import managed_ledger_path
 
 from tests.browser.looking import looking, screenshot
 from tests.cluster.acknowledging import ack_state_setup, dug
@@ -128,6 +128,7 @@ def test_axe_finds_nothing_serious_on_any_page(launched: Any, sidecar: SidecarPr
         "One topic's delayed messages": f"/ui/delayed/topic?topic={reminders}&check=yes",
         "Subscriptions": f"/ui/subscriptions?scope={scope}",
         "One topic's subscriptions": f"/ui/subscriptions/topic?topic={reminders}&ask=broker",
+        "One topic's deduplication": f"/ui/deduplication?scope={reminders}",
         "What pins a namespace": f"/ui/pins?of={scope}",
         "What pins a topic": f"/ui/pins?of={quote(ORDERS, safe='')}",
     }

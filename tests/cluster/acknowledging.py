@@ -1,7 +1,7 @@
-"""Subscriptions with many holes on a real cluster, and what is delivered of them.
+"""Subscriptions with many holes on a real cluster, and their deliveries.
 
-Invariant: what was acknowledged and what was delivered is what this client did and saw, never an answer of the code
-under test.
+Invariant: acknowledgements and deliveries are those that this client made and saw, never answers of the code under
+test.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -10,22 +10,22 @@ from dataclasses import dataclass, field
 from urllib.request import urlopen
 
 import pulsar
-from pulsar_sidecar.ack_state.states import AckState, DetailOptions
-from pulsar_sidecar.ack_state.workflow import AckStateService, Ports
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.pulsar.rest.ack_states import BrokerAckStates
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerShadows
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
+from pulsar_sidecar.adapters.pulsar_rest.ack_states import BrokerAckStates
+from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerShadows
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.features.acknowledgements.results import AckState
+from pulsar_sidecar.features.acknowledgements.states import DetailOptions
+from pulsar_sidecar.features.acknowledgements.workflow import AckStateService, Ports
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.entry_sizes import STOCK_JUTE_MAX_BUFFER
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
-from pulsar_sidecar.model.position_ranges import EntryRange
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT
 
 from tests.cluster.clients import PatientClient
 from tests.cluster.running import ClusterUnderTest
@@ -41,13 +41,19 @@ def position_of(message: pulsar.Message) -> Position:
     return Position(LedgerId(identity.ledger_id()), EntryId(identity.entry_id()))
 
 
-def positions_in(ranges: Iterable[EntryRange]) -> set[Position]:
-    return {Position(found.ledger_id, EntryId(e)) for found in ranges for e in range(found.first, found.last + 1)}
+def positions_in(ranges: Iterable[str]) -> set[Position]:
+    """Return the positions of ranges such as ``6:43`` and ``6:45-47``."""
+    found = set()
+    for each in ranges:
+        ledger, _, entries = each.partition(":")
+        first, _, last = entries.partition("-")
+        found |= {Position(LedgerId(int(ledger)), EntryId(e)) for e in range(int(first), int(last or first) + 1)}
+    return found
 
 
 @dataclass(slots=True)
 class Holes:
-    """A Shared subscription of one topic without batches; ``queue`` is how much its consumers take in advance."""
+    """A Shared subscription of a topic without batches; ``queue`` is its consumers' receiver queue size."""
 
     client: pulsar.Client
     topic: TopicName
@@ -56,7 +62,7 @@ class Holes:
     acknowledged: set[Position] = field(default_factory=set)
 
     def produce(self, count: int) -> None:
-        """So many small entries."""
+        """Produce ``count`` small entries."""
         producer = self.client.create_producer(
             str(self.topic), batching_enabled=False, block_if_queue_full=True, max_pending_messages=5_000
         )
@@ -72,7 +78,7 @@ class Holes:
 
     @contextmanager
     def consumer(self) -> Iterator[pulsar.Consumer]:
-        # After a crash the topic has no owner until the dead broker's session in the metadata store is over.
+        # After a crash the topic has no owner until the dead broker's session in the metadata store expires.
         consumer = self.client.subscribe(
             str(self.topic),
             SUBSCRIPTION,
@@ -88,7 +94,7 @@ class Holes:
     def acknowledge(
         self, consumer: pulsar.Consumer, wanted: Callable[[Position], bool], patience_ms: int = _PATIENCE_MS
     ) -> list[pulsar.Message]:
-        """Receive until nothing comes any more, acknowledge what is wanted; the rest, unacknowledged."""
+        """Receive all messages, acknowledge the wanted ones, and return the others."""
         left = []
         while (message := received(consumer, patience_ms)) is not None:
             if wanted(position_of(message)):
@@ -103,7 +109,7 @@ class Holes:
             self.acknowledged.add(position_of(message))
 
     def delivered(self) -> set[Position]:
-        """Everything that a new consumer gets; nothing is acknowledged."""
+        """Return the positions that a new consumer receives, without acknowledgements."""
         with self.consumer() as consumer:
             found = set()
             while (message := received(consumer, _PATIENCE_MS)) is not None:
@@ -119,13 +125,13 @@ def received(consumer: pulsar.Consumer, patience_ms: int) -> pulsar.Message | No
 
 
 def every_other(position: Position) -> bool:
-    """Each second entry, so that every one is a hole by itself."""
+    """Return True for every second entry, so that each is a separate hole."""
     return position.entry_id % 2 == 1
 
 
 @dataclass(frozen=True, slots=True)
 class AckStateSetup:
-    """The room over a real cluster, and topics for it."""
+    """The feature on a real cluster, and topics for it."""
 
     cluster: ClusterUnderTest
     client: pulsar.Client
@@ -139,7 +145,7 @@ class AckStateSetup:
         return Holes(self.client, parse_topic_name(f"persistent://{namespace}/{name}-{unique()}"))
 
     def broker_stats(self, topic: TopicName) -> bytes:
-        """A broker's own answer to ``stats``."""
+        """Return a broker's own answer to ``stats``."""
         path = str(topic).replace("://", "/")
         with urlopen(f"{self.cluster.addresses.web_service_urls[0]}/admin/v2/{path}/stats") as answer:
             return bytes(answer.read())
@@ -150,7 +156,7 @@ class AckStateSetup:
 
 
 def dug(setup: AckStateSetup, count: int, namespace: str = "public/default") -> Holes:
-    """A subscription with so many holes, one by one, and no consumer."""
+    """Create a subscription with ``count`` separate holes and no consumer."""
     holes = setup.holes(namespace=namespace)
     with holes.consumer() as consumer:
         holes.produce(2 * count)

@@ -1,24 +1,27 @@
-"""A chain of audits of one cluster: a listing, a dump and an audit against the one before, each time."""
+"""A chain of audits of a cluster, each with a listing, a dump and the previous audit."""
 
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kazoo.client import KazooClient
-from pulsar_sidecar.audit.requests import (
+from pulsar_sidecar.adapters.metadata_stores import open_store
+from pulsar_sidecar.bootstrap.audit_review import apply_audit
+from pulsar_sidecar.bootstrap.audit_run import perform_audit
+from pulsar_sidecar.bootstrap.audit_sources import export_listing, export_offload_listing, take_dump
+from pulsar_sidecar.features.audit.requests import (
     AppliedPlan,
     ApplyRequest,
     AuditPolicy,
     AuditRequest,
     DumpRequest,
     ListingRequest,
+    OffloadListingRequest,
 )
-from pulsar_sidecar.audit.results.tables import OrphanStatus
-from pulsar_sidecar.bootstrap.audit_review import apply_audit
-from pulsar_sidecar.bootstrap.audit_run import make_audit
-from pulsar_sidecar.bootstrap.audit_sources import make_dump, make_listing
+from pulsar_sidecar.features.audit.results.tables import OrphanStatus
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
+from pulsar_sidecar.model.clocks import SystemClock
 
 from tests.made_audits import MadeAudit
 
@@ -30,13 +33,13 @@ IMPATIENT = AuditPolicy(
     allow_young=True,
     bookkeeper_exclusive=True,
 )
-"""Days and hours of the defaults, cut down to seconds; a test's leaks are a large share of its cluster."""
+"""Policy with seconds instead of days and hours, that accepts leaks as a large share of a small cluster."""
 
 _TICK = "/tick-of-tests"
 
 
 class Look(MadeAudit):
-    """One audit of a chain."""
+    """An audit of a chain."""
 
     @property
     def deletable(self) -> frozenset[int]:
@@ -47,24 +50,31 @@ class Look(MadeAudit):
 
 @dataclass
 class Audits:
-    """Makes them in a directory, one after the other."""
+    """A chain of audits in a directory."""
 
     addresses: ClusterAddresses
     directory: Path
     policy: AuditPolicy = IMPATIENT
+    offload_locations: tuple[str, ...] = ()
     looks: list[Look] = field(default_factory=list)
 
     def look(self) -> Look:
-        """One more audit; the listing comes first, as the documentation asks."""
+        """Run another audit, with the listing first as documented."""
         here = self.directory / f"look-{len(self.looks)}"
         here.mkdir(parents=True)
         listing, dump, audit = here / "listing", here / "dump", here / "audit"
         store = self.addresses.metadata_store_url
         _let_time_pass(store)
-        make_listing(ListingRequest("metadata", listing, store, with_metadata=True), _quiet)
-        make_dump(DumpRequest(f"zk://{store.removeprefix('zk:')}", dump), _quiet)
+        export_listing(ListingRequest(listing, store, with_metadata=True), _quiet)
+        offloaded = here / "offloaded" if self.offload_locations else None
+        if offloaded is not None:
+            export_offload_listing(
+                OffloadListingRequest(offloaded, self.offload_locations, metadata_store_url=store), _quiet
+            )
+        take_dump(DumpRequest(store, dump), _quiet)
         previous = self.looks[-1].directory if self.looks else None
-        made = make_audit(AuditRequest(dump, listing, audit, previous, self.policy), _quiet)
+        request = AuditRequest(dump, listing, audit, previous, self.policy, offloaded=offloaded)
+        made = perform_audit(request, _quiet)
         look = Look(audit)
         refused = [guard.explanation for guard in look.summary.guards if not guard.passed]
         assert made.exit_code in (0, 2), refused
@@ -72,11 +82,11 @@ class Audits:
         return look
 
     def wait_between_looks(self) -> None:
-        """Until the next look may call all deletable that the last one saw unreferenced."""
+        """Wait until the next audit may make all ledgers deletable that the last one found unreferenced."""
         time.sleep(max(self.policy.look_window_ms, self.policy.min_age_ms) / 1000)
 
     def apply(self, look: Look) -> AppliedPlan:
-        """Approve and send a look's plan."""
+        """Approve and send an audit's plan."""
         assert look.summary.plan is not None
         request = ApplyRequest(
             look.directory,
@@ -89,21 +99,18 @@ class Audits:
 
 
 def _let_time_pass(metadata_store_url: str) -> None:
-    """Write something: an audit's time is that of the newest write, and a quiet cluster may have none."""
-    kazoo = KazooClient(metadata_store_url.removeprefix("zk:"))
-    kazoo.start()
-    kazoo.ensure_path(_TICK)
-    kazoo.set(_TICK, b"")
-    kazoo.stop()
-    kazoo.close()
+    """Write a node, because an audit's time is that of the newest write, and a quiet cluster may have none."""
+    with closing(open_store(metadata_store_url, SystemClock())) as store:
+        store.delete(_TICK)
+        store.create(_TICK, b"")
 
 
 def demand_unused(look: Look, deletable: frozenset[int], in_use: Mapping[int, set[str]]) -> None:
-    """No ledger that a broker names is deletable, and nothing is without an owner."""
+    """Demand that no ledger that a broker names is deletable, and that every ledger has an owner."""
     wrong = {ledger_id: in_use[ledger_id] for ledger_id in deletable & in_use.keys()}
     assert not wrong, f"{look.directory} would delete what is in use: {wrong}"
     assert not look.unattributed, look.unattributed
 
 
 def _quiet(text: str) -> None:
-    """Progress is for people."""
+    """Ignore a progress report."""

@@ -1,10 +1,10 @@
-"""What brokers and bookies themselves report as existing and used: an oracle that shares no decoder with the product.
+"""Existing and used ledgers by the reports of brokers and bookies: an oracle without the product's decoders.
 
-Brokers report managed ledgers, cursors, compacted ledgers and schemas. Two kinds are reported by none: delayed
-buckets, which are found as text in cursors' nodes, and DistributedLog's records, which are text.
+Brokers report managed ledgers, cursors, compacted ledgers and schemas. They do not report two kinds: delayed buckets,
+which cursors' nodes name as text, and DistributedLog's records, which are text.
 
-Invariant: a reference that could not be asked for is a failure and never an absence; what was deleted while it was
-asked for is not there afterwards either.
+Invariant: a failed request is a failure, never a missing reference; an object deleted during the request does not exist
+afterwards either.
 """
 
 import re
@@ -17,9 +17,9 @@ from urllib.parse import quote, quote_plus, unquote_plus
 import requests
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
-from pulsar_sidecar.audit.results.tables import OrphanCause
-from pulsar_sidecar.ledger_ownership.claims import LedgerKind
+from pulsar_sidecar.features.audit.results.tables import OrphanCause
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
+from pulsar_sidecar.ownership.claims import LedgerKind
 
 from tests.cluster.patience import OPERATION_SECONDS, until
 
@@ -30,11 +30,11 @@ _BUCKET = re.compile(rb"#pulsar\.internal\.delayed\.bucket_\d+_\d+\x12(.)(\d+)",
 _SEGMENT = re.compile(r"/(?:logrecs|inprogress)_\d+$")
 _LOGS = ("/pulsar", "/stream")
 _INTERNAL = re.compile(r"__transaction_log_\d+$|__transaction_pending_ack$")
-"""Managed ledgers that are no topics: their live state cannot be asked for, and their nodes hold everything."""
+"""Managed ledgers that are no topics: brokers do not report their live state, and their nodes hold everything."""
 
 
 class BrokerView:
-    """Asks a cluster; every call asks anew. Asking loads topics."""
+    """View of a cluster without a cache; requests load topics."""
 
     def __init__(self, addresses: ClusterAddresses) -> None:
         self._urls = addresses.web_service_urls
@@ -49,13 +49,13 @@ class BrokerView:
         self._kazoo.close()
 
     def existing(self) -> frozenset[int]:
-        """Every ledger that BookKeeper has, by a bookie's word."""
+        """Return all ledgers of BookKeeper, as a bookie reports them."""
         answer = self._session.get(f"{self._bookies[0]}/api/v1/ledger/list", timeout=OPERATION_SECONDS)
         answer.raise_for_status()
         return frozenset(map(int, answer.json()))
 
     def references(self) -> dict[int, set[str]]:
-        """Who uses each ledger that is used."""
+        """Return the users of each used ledger."""
         found: dict[int, set[str]] = defaultdict(set)
         with ThreadPoolExecutor(_THREADS) as pool:
             for whose, ledger_ids in pool.map(lambda work: work(), self._questions()):
@@ -64,16 +64,16 @@ class BrokerView:
         return found
 
     def unreferenced(self) -> frozenset[int]:
-        """Ledgers that exist before and after everything was asked for its references, and that nothing uses."""
+        """Return unused ledgers that exist before and after the requests for references."""
         before = self.existing()
         return (before & self.existing()) - self.references().keys()
 
     def custom_metadata(self, ledger_ids: Iterable[int]) -> dict[int, bytes]:
-        """The raw nodes of ledgers, in which Pulsar's stamp stands as text."""
+        """Return the raw nodes of ledgers, which contain Pulsar's custom metadata as text."""
         return {each: self._data(_ledger_node(each)) for each in ledger_ids}
 
     def causes(self, kind: LedgerKind, row: Mapping[str, Any]) -> frozenset[OrphanCause]:
-        """Why an orphan (a row of an audit) may have been left, from what brokers still know of its owner."""
+        """Return possible causes of an orphan (a row of an audit), from brokers' knowledge of its owner."""
         if kind is LedgerKind.SCHEMA:
             is_there = self._kazoo.exists(f"/schemas/{row['schema_id']}") is not None
             return frozenset({OrphanCause.SCHEMA_RACE if is_there else OrphanCause.HALF_DELETED_TOPIC})
@@ -91,15 +91,15 @@ class BrokerView:
         is_bucket = kind is LedgerKind.DELAYED_INDEX_BUCKET
         return frozenset({OrphanCause.LOST_BUCKET_POINTER if is_bucket else OrphanCause.FAILED_CURSOR_SWITCH})
 
-    # --- what to ask -----------------------------------------------------------------------------------------------
+    # --- requests to make ------------------------------------------------------------------------------------------
 
     def _questions(self) -> Iterator[Callable[[], tuple[str, set[int]]]]:
         for path in self._managed_ledgers():
-            yield lambda path=path: (path, self._of_managed_ledger(path))  # type: ignore[misc]
+            yield lambda path=path: (path, self._of_managed_ledger(path))
         for path in self._below("/schemas", 3):
-            yield lambda path=path: (path, self._of_schema(path))  # type: ignore[misc]
+            yield lambda path=path: (path, self._of_schema(path))
         for root in _LOGS:
-            yield lambda root=root: (root, self._of_logs(root))  # type: ignore[misc]
+            yield lambda root=root: (root, self._of_logs(root))
 
     def _managed_ledgers(self) -> Iterator[str]:
         for depth, at in ((4, _V2_DOMAIN), (5, _V1_DOMAIN)):
@@ -141,10 +141,10 @@ class BrokerView:
                 found.add(int(self._data(path)))
         return found
 
-    # --- asking ----------------------------------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------------------------
 
     def _ask(self, path: str, request: str) -> Any:
-        """The answer's document; None for something that is gone, which is looked at in the store."""
+        """Return the answer's document; None if the object is gone, by the metadata store."""
 
         def ask() -> Any:
             try:
@@ -176,20 +176,20 @@ class BrokerView:
 
 
 def _request(path: str) -> str:
-    """The beginning of the admin API's calls about a managed ledger; those of V1 names stand below another root."""
+    """Return the prefix of the admin API's calls on a managed ledger; V1 names are below another root."""
     parts = path.removeprefix(f"{_MANAGED_LEDGERS}/").split("/")
     root = "/admin/v2" if len(parts) == _V2_DOMAIN + 2 else "/admin"
     return f"{root}/persistent/{'/'.join(parts[:-2])}/{quote(unquote_plus(parts[-1]), safe='')}"
 
 
 def _ledger_node(ledger_id: int) -> str:
-    """Of ids below 2^31."""
+    """Return the node of a ledger with an id below 2^31."""
     digits = f"{ledger_id:010d}"
     return f"/ledgers/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
 
 
 def _ledgers_in(document: Any) -> set[int]:
-    """Every ledger that ``internal-info`` or ``internalStats`` names."""
+    """Return all ledgers that ``internal-info`` or ``internalStats`` names."""
     listed = [each["ledgerId"] for each in (*document.get("ledgers", ()), *document.get("schemaLedgers", ()))]
     compacted = document.get("compactedLedger", {}).get("ledgerId", -1)
     cursors = document.get("cursors", {}).values()

@@ -1,11 +1,11 @@
 """Brokers that keep delayed indexes in buckets (PIP-195).
 
 A broker that recovers buckets waits for bookies while it holds the dispatcher's lock (Pulsar #26103). A consumer that
-is closed meanwhile blocks the event loop of its connection at that lock, and connections to bookies share these event
-loops: if the answer is to come through that one, no thread moves until reading times out, four minutes later. Seen in a
+closes meanwhile blocks the event loop of its connection at that lock, and connections to bookies share these event
+loops: if the answer arrives on that one, all threads block until the read times out, four minutes later. Seen in a
 thread dump of 4.0.8: `BucketDelayedDeliveryTracker.recoverBucketSnapshot` under the lock of
 `PersistentDispatcherMultipleConsumers`, and ``pulsar-io`` in `ServerCnx.handleCloseConsumer` waiting for it. With the
-few event loops that a small machine gets by default that is one time in four; with these, hardly ever.
+few event loops of a small machine that happens one time in four; with these, hardly ever.
 """
 
 BUCKETS = {
@@ -20,4 +20,4 @@ SMALL_BUCKETS = {
     "managedLedgerMaxEntriesPerLedger": "100",
     "managedLedgerMinLedgerRolloverTimeMinutes": "0",
 }
-"""Buckets and ledgers so small that a few hundred messages fill several."""
+"""Settings with buckets and ledgers so small that a few hundred messages fill several."""

@@ -1,4 +1,4 @@
-"""A cluster, a sidecar that cancels on it, and topics, for every test of cancelling."""
+"""A cluster, a sidecar that cancels on it, and topics, for all tests of cancelling."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ class Setup:
     @contextmanager
     def topic(self, namespace: str = "public/default") -> Iterator[DelayedTopic]:
         if not self.sidecar.is_running:
-            self.sidecar.restart()  # an earlier story broke off after it had killed it
+            self.sidecar.restart()  # an earlier test failed after it had killed the sidecar
             self.sidecar.wait_until_ready()
         name = f"persistent://{namespace}/delays-{unique()}"
         topic = DelayedTopic(self.cluster.addresses, parse_topic_name(name))
@@ -42,7 +42,7 @@ class Setup:
 
 @contextmanager
 def set_up(cluster: ClusterUnderTest, directory: Path, **settings: object) -> Iterator[Setup]:
-    """``settings`` are the first sidecar's."""
+    """Yield the setup; ``settings`` are the first sidecar's."""
     sidecars = Sidecars(cluster.addresses, directory)
     try:
         yield Setup(cluster, sidecars, **settings)

@@ -1,4 +1,4 @@
-"""Certificates of a test's own, for the servers of this machine."""
+"""Certificates made by tests for servers on this machine."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from pulsar_sidecar.model.clocks import SystemClock
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """PEM files of a certificate that signs itself, so it is what to trust as well."""
+    """PEM files of a self-signed certificate, which is also the one to trust."""
 
     file: Path
     key_file: Path
 
 
 def write_certificate(directory: Path, name: str) -> Certificate:
-    """A certificate of this machine's loopback address, valid for an hour."""
+    """Write a certificate of this machine's loopback address, valid for an hour."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
@@ -45,7 +45,7 @@ def write_certificate(directory: Path, name: str) -> Certificate:
 
 
 def write_key_pair(directory: Path) -> tuple[Path, Path]:
-    """PEM files of a public and a private key, to encrypt messages with."""
+    """Write PEM files of a public and a private key for the encryption of messages."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     public, private = directory / "public.pem", directory / "private.pem"
     public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))

@@ -1,8 +1,8 @@
-"""Which cluster the tests run on: one that exists, else one in containers, else one of processes on this machine.
+"""Choice of the tests' cluster: an existing one, else one in containers, else one of processes on this machine.
 
-Invariant: a named cluster is used or the run fails; the other two are tried only when none is named. Containers run one
-version of Pulsar, so naming another one means processes. Whatever is started here is taken down here, and also when the
-test process is killed.
+Invariant: tests use a named cluster or fail; they try the other two only if none is named. Containers run one version
+of Pulsar, so another version means processes. This module takes down every cluster that it starts, also after a kill
+of the test process.
 """
 
 import os
@@ -31,7 +31,7 @@ from tests.cluster.running import (
 
 CLUSTER_VARIABLE = "PULSAR_SIDECAR_TEST_CLUSTER"
 CONTAINERS = "containers"
-"""The variable's value for a cluster in containers, also where a test wants brokers with settings of their own."""
+"""The variable's value for clusters in containers, including those with special settings."""
 
 VERSION_VARIABLE = "PULSAR_SIDECAR_TEST_PULSAR_VERSION"
 PROJECT = Path(__file__).parents[2]
@@ -54,9 +54,9 @@ COMPOSE_ADDRESSES = ClusterAddresses(
     },
 )
 FAST_SESSIONS = {"metadataStoreSessionTimeoutMillis": "10000"}
-"""Until it has ended no broker serves a killed broker's topics; 30 s by default."""
+"""Session timeout of brokers, 30 s by default, during which no broker serves a killed broker's topics."""
 FAST_BOOKIE_SESSIONS = {"zkTimeout": "10000"}
-"""A killed bookie cannot be registered again before its session has ended."""
+"""Session timeout of bookies: a killed bookie cannot register again before its session expires."""
 
 NO_ENGINE = "no container engine answers: start one that `docker` and `docker compose` reach"
 _ENGINE_TIMEOUT_SECONDS = 10
@@ -64,10 +64,10 @@ _ENGINE_TIMEOUT_SECONDS = 10
 
 @contextmanager
 def chosen_cluster(directory: Path) -> Iterator[ClusterUnderTest]:
-    """The cluster for tests that need nothing special of it.
+    """Yield the cluster for tests without special needs.
 
     Args:
-        directory: a new directory, used if a local cluster is started.
+        directory: new directory for a local cluster.
     """
     named = os.environ.get(CLUSTER_VARIABLE)
     if named and named != CONTAINERS:
@@ -85,29 +85,29 @@ def chosen_cluster(directory: Path) -> Iterator[ClusterUnderTest]:
 
 
 def started_cluster(spec: ClusterSpec) -> AbstractContextManager[ClusterUnderTest]:
-    """A cluster with settings of one's own: processes of this machine, unless the variable asks for containers."""
+    """Return a cluster with special settings: processes on this machine, or containers if the variable says so."""
     return (compose_cluster if os.environ.get(CLUSTER_VARIABLE) == CONTAINERS else local_cluster)(spec)
 
 
 def version_under_test() -> str:
-    """Pulsar's version for every cluster that tests start: the one named, else the one that is developed against."""
+    """Return Pulsar's version for all clusters that tests start: the named one, else the default."""
     return os.environ.get(VERSION_VARIABLE, DEFAULT_VERSION)
 
 
 def line_under_test() -> Line:
-    """The line of that version, for what lines of Pulsar do otherwise: ``line_under_test() >= (4, 2)``."""
+    """Return the line of that version, for differences between lines: ``line_under_test() >= (4, 2)``."""
     line = line_of(version_under_test())
     assert line is not None, f"{VERSION_VARIABLE} is not a version of Pulsar: {version_under_test()}"
     return line
 
 
 def named_cluster(value: str) -> ClusterAddresses:
-    """Addresses given as the line that ``local-cluster up --json`` prints, or as the path of a file with that line."""
+    """Return addresses from the output of ``local-cluster up --json``, or from the path of a file with it."""
     return parse_addresses(value if value.lstrip().startswith("{") else Path(value).read_text())
 
 
 def parse_addresses(text: str) -> ClusterAddresses:
-    """Read a line written by ``json_line``; keys that are not needed to reach the cluster may be absent."""
+    """Parse a line of ``json_line``; keys that a client does not need may be absent."""
     try:
         return msgspec.json.decode(text, type=ClusterAddresses, dec_hook=lambda kind, value: kind(value))
     except msgspec.DecodeError as error:
@@ -115,7 +115,7 @@ def parse_addresses(text: str) -> ClusterAddresses:
 
 
 def docker_engine_answers() -> bool:
-    """Whether ``docker`` reaches an engine and has the compose plugin; a missing or silent engine is no error."""
+    """Return True if ``docker`` reaches an engine and has the compose plugin; a missing engine is no error."""
     docker = shutil.which("docker")
     if docker is None:
         return False
@@ -131,7 +131,7 @@ def docker_engine_answers() -> bool:
 
 @contextmanager
 def compose_cluster(spec: ClusterSpec) -> Iterator[ClusterUnderTest]:
-    """The Pulsar services of ``docker-compose.yml``, without sidecars, with the settings of ``spec``."""
+    """Run the Pulsar services of ``docker-compose.yml``, without sidecars, with the settings of ``spec``."""
     if not docker_engine_answers():
         pytest.skip(NO_ENGINE)
     settings = {Role.BROKER: spec.broker_conf, Role.BOOKIE: spec.bookie_conf}
@@ -142,7 +142,7 @@ def compose_cluster(spec: ClusterSpec) -> Iterator[ClusterUnderTest]:
 
 @contextmanager
 def local_cluster(spec: ClusterSpec) -> Iterator[ClusterUnderTest]:
-    """A cluster of processes that end with this process at the latest."""
+    """Run a cluster of processes, which end with this process at the latest."""
     try:
         cluster = LocalCluster.up(replace(spec, ends_with_starter=True))
     except MissingPrerequisiteError as error:

@@ -1,7 +1,7 @@
-"""Pulsar clients of tests: quiet, and patient with brokers that have just come back.
+"""Quiet Pulsar clients for tests, which retry while brokers restart.
 
-When such a broker answers that it does not serve a topic (yet), the C++ client of 4.2.0 was seen to ask no more
-until its operation timed out, two minutes later. So an operation here ends soon, and is done again.
+If a restarted broker does not serve a topic yet, the C++ client of 4.2.0 sometimes stops retrying until its operation
+times out after two minutes. So operations here time out soon, and are retried.
 """
 
 from collections.abc import Callable

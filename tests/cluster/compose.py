@@ -1,6 +1,6 @@
-"""The services of ``docker-compose.yml``, with settings that only tests have, started and ended by testcontainers.
+"""The services of ``docker-compose.yml`` with tests' settings, started and ended by testcontainers.
 
-Invariant: when ``composed`` has ended, no container, network or volume of them is left.
+Invariant: after ``composed`` none of their containers, networks or volumes is left.
 """
 
 import json
@@ -12,19 +12,19 @@ from typing import Any
 
 FILE = "docker-compose.yml"
 PROJECT_NAME = "pulsar-sidecar-under-test"
-"""Not the file's own: what a person has started by it is no test's to end."""
+"""Project name, other than the file's own, so that tests never end a person's services."""
 
 _SECONDS = 300
 
 
 class Compose:
-    """``docker compose`` with the files of one project."""
+    """``docker compose`` with the files of a project."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
 
     def run(self, *arguments: str, exit_codes: Collection[int] = (0,)) -> str:
-        """What a command of compose wrote; another exit code than these fails the test."""
+        """Run a command of compose and return its output; an unexpected exit code fails the test."""
         command = (*self._command, *arguments)
         answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
         assert answer.returncode in exit_codes, f"{' '.join(command)}: {answer.stderr[-2_000:]}"
@@ -35,16 +35,16 @@ class Compose:
 def composed(
     project: Path, directory: Path, services: Sequence[str], changes: Mapping[str, Any], *, build: bool = False
 ) -> Iterator[Compose]:
-    """Start services and what they depend on, and wait until they are healthy.
+    """Start services with their dependencies, and wait until they are healthy.
 
     Args:
-        project: the checkout.
-        directory: where a file with the changes may be written.
-        services: all that have no profile, if none is named.
-        changes: by service, what ``docker-compose.yml`` is changed by.
-        build: whether to build images first.
+        project: checkout.
+        directory: directory for a file with the changes.
+        services: services to start; all without a profile if empty.
+        changes: changes of ``docker-compose.yml`` by service.
+        build: True to build images first.
     """
-    from testcontainers.compose import DockerCompose  # a second of imports that only this choice needs
+    from testcontainers.compose import DockerCompose  # a slow import that only containers need
 
     directory.mkdir(parents=True, exist_ok=True)
     override = directory / "changes.json"
@@ -61,5 +61,5 @@ def composed(
 
 
 def with_settings(settings: Mapping[str, str]) -> dict[str, Any]:
-    """A change of a member: settings, whether the image's configuration file names them or not."""
+    """Return a member's change for settings, including those that the image's configuration file does not name."""
     return {"environment": {f"PULSAR_PREFIX_{name}": value for name, value in settings.items()}}

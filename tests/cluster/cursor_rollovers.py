@@ -1,4 +1,4 @@
-"""Cursors that change their ledgers all the time, so that a broker is killed in the middle of some changes."""
+"""Cursors that constantly switch ledgers, so that a killed broker interrupts some switches."""
 
 import threading
 from collections import Counter
@@ -13,9 +13,9 @@ from tests.cluster.background import running_until
 from tests.cluster.topics import Workload
 
 CURSOR_ROLLOVERS_CONF = {
-    # Clients send acknowledgements together, ten times a second: nearly every such group begins another ledger.
+    # Clients send acknowledgements in groups, ten times a second: nearly every group begins another ledger.
     "managedLedgerCursorMaxEntriesPerLedger": "1",
-    # Each is stored at once, not one a second.
+    # Brokers store each at once, not one a second.
     "managedLedgerDefaultMarkDeleteRateLimit": "0",
 }
 _TOPICS = 4
@@ -26,7 +26,7 @@ _RECEIVE_MS = 60_000
 
 
 class CursorRollovers:
-    """Acknowledges messages one by one, on several subscriptions of several topics."""
+    """Acknowledgement of single messages on several subscriptions of several topics."""
 
     def __init__(self, workload: Workload, namespace: str) -> None:
         workload.admin("PUT", f"namespaces/{namespace}", {})
@@ -37,12 +37,12 @@ class CursorRollovers:
 
     @property
     def acknowledged(self) -> int:
-        """How many messages have been acknowledged on every subscription; about every other changed its ledger."""
+        """Messages acknowledged on every subscription; about every other one switched the ledger."""
         return min(self._acknowledged.values())
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """It goes on while the body runs, until the messages are used up or a broker dies."""
+        """Acknowledge while the body runs, until no messages are left or a broker dies."""
         with running_until(self._stop, [partial(self._work, topic) for topic in self._topics]):
             yield
 
@@ -50,7 +50,7 @@ class CursorRollovers:
         names = [f"sub-{number}" for number in range(_SUBSCRIPTIONS)]
         subscribe = self._workload.client.subscribe
         consumers = [subscribe(str(topic), name, pulsar.ConsumerType.Shared) for name in names]
-        # All are published first: a topic that is written to waits for ledgers of its own.
+        # Publish all first: a topic with a producer waits for its own ledgers.
         self._workload.produce(topic, [b"%d" % number for number in range(_MESSAGES)])
         with suppress(pulsar.PulsarException):
             for _ in range(_MESSAGES):

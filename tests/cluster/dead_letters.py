@@ -1,4 +1,4 @@
-"""Dead letters as operators see them: through the commands."""
+"""Dead letters as operators see them, by the commands."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,9 +7,9 @@ from tests.cluster.sidecars import SidecarProcess
 
 
 def giving_up_after(tries: int) -> Mapping[str, object]:
-    """Settings of a sidecar that soon gives a record up.
+    """Return settings of a sidecar that gives up records soon.
 
-    Brokers deliver a delay of a second at once, so few tries are over before a ledger is as old as other tests want it.
+    Brokers deliver a delay of a second at once, so a few tries end before a ledger has the age that other tests demand.
     """
     return {
         "two_phase_deletion_max_retry_delete_count": tries,
@@ -19,7 +19,7 @@ def giving_up_after(tries: int) -> Mapping[str, object]:
 
 
 def listed(sidecar: SidecarProcess, ledger_id: int) -> list[dict[str, Any]]:
-    """What ``dlq list`` shows of a ledger."""
+    """Return the dead letters of a ledger from ``dlq list``."""
     answer = sidecar.command("ledger-deletion", "dlq", "list", "--limit", "1000", "--output", "json")
     assert answer.exit_code == 0, answer.stderr
     letters: list[dict[str, Any]] = answer.json
@@ -27,6 +27,6 @@ def listed(sidecar: SidecarProcess, ledger_id: int) -> list[dict[str, Any]]:
 
 
 def redrive(sidecar: SidecarProcess, ledger_id: int) -> None:
-    """``dlq redrive`` of a ledger's one dead letter."""
+    """Redrive a ledger's only dead letter by ``dlq redrive``."""
     answer = sidecar.command("ledger-deletion", "dlq", "redrive", str(ledger_id), "--output", "json")
     assert (answer.exit_code, answer.json["redriven"]) == (0, 1), answer.stderr

@@ -1,4 +1,4 @@
-"""Topics that real brokers deduplicate, a sidecar that looks at them, and what their owners know of them."""
+"""Topics that real brokers deduplicate, a sidecar that inspects them, and their brokers' answers."""
 
 import re
 from collections.abc import Iterator
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pulsar_sidecar.ledger_ownership.paths import cursor_path
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.topic_stats import DEDUPLICATION_CURSOR
+from pulsar_sidecar.ownership.paths import cursor_path
 
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import SidecarProcess, Sidecars
 from tests.cluster.topics import Workload, unique
 
 BROKER_CONF = {
-    # Snapshots by time alone would come too late for any test, and by entries not before 100 of them.
+    # Snapshots by time would come too late for any test, and by entries not before 100 of them.
     "brokerDeduplicationSnapshotFrequencyInSeconds": "0",
     "brokerDeduplicationEntriesInterval": "100",
     "managedLedgerMaxEntriesPerLedger": "20",
@@ -27,7 +27,7 @@ BROKER_CONF = {
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A cluster and a sidecar on it."""
+    """A cluster and its sidecar."""
 
     cluster: ClusterUnderTest
     workload: Workload
@@ -36,7 +36,7 @@ class Setup:
 
     @contextmanager
     def namespace(self, deduplication: bool | None = None) -> Iterator[str]:
-        """A namespace of its own, which sets this for deduplication."""
+        """Yield a new namespace with this policy of deduplication."""
         name = f"public/dedup-{unique()}"
         self.workload.admin("PUT", f"namespaces/{name}")
         if deduplication is not None:
@@ -44,22 +44,22 @@ class Setup:
         yield name
 
     def topic(self, namespace: str) -> TopicName:
-        """A loaded topic without partitions."""
+        """Create a loaded topic without partitions."""
         topic = parse_topic_name(f"persistent://{namespace}/t-{unique()}")
         self.workload.admin("PUT", self.workload.of_topic(topic))
         self.status(topic)
         return topic
 
     def status(self, topic: TopicName) -> Any:
-        """What the broker answers; loads the topic."""
+        """Return the broker's deduplication status; loads the topic."""
         return self.workload.admin("GET", self.workload.of_topic(topic, "stats"))["deduplicationStatus"]
 
     def call(self, method: str, path: str, body: object = None, **params: str) -> Any:
-        """A call of the sidecar that must succeed."""
+        """Call the sidecar, which must succeed."""
         return self.sidecar.call(method, f"/admin/v2/{path}", body, **params)
 
     def filled(self, namespace: str, entries: int) -> TopicName:
-        """A topic with so many entries, unloaded."""
+        """Create an unloaded topic with ``entries`` entries."""
         topic = self.topic(namespace)
         self.workload.produce(topic, [b"x" * 100] * entries)
         self.workload.unload(topic)
@@ -74,7 +74,7 @@ class Setup:
         return self.workload.store.read(path) is not None
 
     def replayed(self, topic: TopicName) -> list[int]:
-        """How many entries each load of the topic replayed, by the broker's own log."""
+        """Return the numbers of entries that loads of the topic replayed, by the broker's own log."""
         lines = self.cluster.log("broker-1", 100_000)
         return [int(found) for found in re.findall(rf"\[{topic}\] Replaying (\d+) entries", lines)]
 
@@ -85,7 +85,7 @@ class Setup:
 
 @contextmanager
 def set_up(cluster: ClusterUnderTest, directory: Path) -> Iterator[Setup]:
-    """The setup on a cluster."""
+    """Yield the setup on a cluster."""
     workload = Workload(cluster)
     sidecars = Sidecars(cluster.addresses, directory)
     try:

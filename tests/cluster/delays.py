@@ -1,7 +1,7 @@
-"""Delayed messages on a real cluster as their owners see them: producers, live consumers, and what was delivered when.
+"""Delayed messages on a real cluster as their owners see them: producers, live consumers, and times of delivery.
 
-Invariant: deliveries are counted by clients of their own, never by the code under test, and a consumer that loses its
-connection goes on.
+Invariant: separate clients count deliveries, never the code under test, and a consumer continues after a lost
+connection.
 """
 
 import json
@@ -35,7 +35,7 @@ _IN_FLIGHT: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One message as its producer knows it; ``number`` is its payload."""
+    """A message as its producer knows it; ``number`` is its payload."""
 
     number: int
     ledger_id: int
@@ -50,7 +50,7 @@ class Sent:
 
 @dataclass(slots=True)
 class Deliveries:
-    """What the consumers of one subscription were given: the messages' numbers, and when (milliseconds)."""
+    """Deliveries to the consumers of a subscription: times in milliseconds by the messages' numbers."""
 
     times: dict[int, list[int]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -71,7 +71,7 @@ class Deliveries:
 
 
 class DelayedTopic:
-    """A topic with delayed messages; every client here belongs to the test."""
+    """A topic with delayed messages, whose clients belong to the test."""
 
     def __init__(self, addresses: ClusterAddresses, topic: TopicName) -> None:
         self.topic = topic
@@ -88,11 +88,11 @@ class DelayedTopic:
         return f"/admin{version}/persistent/{self.topic.namespace}/{java_url_encode(self.topic.local_name)}"
 
     def subscribe(self, name: str, kind: pulsar.ConsumerType) -> None:
-        """Make the subscription, with no consumer left."""
+        """Create the subscription, without a connected consumer."""
         self.client.subscribe(str(self.topic), name, consumer_type=kind).close()
 
     def send(self, count: int, deliver_at: int | Sequence[int], keys: int = 50) -> list[Sent]:
-        """Publish; each message's payload is its number. The broker's receipts give the ids."""
+        """Publish messages with their numbers as payloads, and ids from the broker's receipts."""
         producer: Any = self.client.create_producer(
             str(self.topic), batching_enabled=False, block_if_queue_full=True, max_pending_messages=_IN_FLIGHT
         )
@@ -125,7 +125,7 @@ class DelayedTopic:
 
     @contextmanager
     def consuming(self, name: str, kind: pulsar.ConsumerType, consumers: int = 2) -> Iterator[Deliveries]:
-        """Live consumers that acknowledge everything they are given."""
+        """Run live consumers that acknowledge everything."""
         deliveries = Deliveries()
         with self.noting(name, kind, lambda message: deliveries.note(int(message.data())), consumers):
             yield deliveries
@@ -134,7 +134,7 @@ class DelayedTopic:
     def noting(
         self, name: str, kind: pulsar.ConsumerType, note: Callable[[pulsar.Message], None], consumers: int
     ) -> Iterator[None]:
-        """The same, with something else to be done with each message."""
+        """Run live consumers that acknowledge everything, and call ``note`` for each message."""
         stop = threading.Event()
         opened = [
             self.client.subscribe(str(self.topic), name, consumer_type=kind, receiver_queue_size=200)
@@ -154,24 +154,23 @@ class DelayedTopic:
         self._admin("DELETE", f"/subscription/{name}")
 
     def move_cursor(self, name: str, to_ms: int) -> None:
-        """As ``pulsar-admin topics reset-cursor``."""
+        """Move the cursor like ``pulsar-admin topics reset-cursor``."""
         self._admin("POST", f"/subscription/{name}/resetcursor/{to_ms}")
 
     def limit_consumers(self, most: int) -> None:
-        """Of each subscription of the topic."""
+        """Limit the consumers of each subscription of the topic."""
         self._admin("POST", "/maxConsumersPerSubscription", most)
 
     def backlogs(self) -> dict[str, int]:
-        """Messages that are not acknowledged, by subscription."""
+        """Return the numbers of unacknowledged messages by subscription."""
         return {name: int(stats["msgBacklog"]) for name, stats in self.stats()["subscriptions"].items()}
 
     def stats(self) -> dict[str, Any]:
-        """What its broker counts."""
-        found: dict[str, Any] = requests.get(f"{self.urls[0]}{self.path}/stats", timeout=OPERATION_SECONDS).json()
-        return found
+        """Return the broker's stats of the topic."""
+        return requests.get(f"{self.urls[0]}{self.path}/stats", timeout=OPERATION_SECONDS).json()
 
     def owner(self, addresses: ClusterAddresses) -> str:
-        """The member that serves the topic."""
+        """Return the member that serves the topic."""
         place = f"{self.urls[0]}/lookup/v2/topic/persistent/{self.topic.namespace}/{self.topic.local_name}"
         url = requests.get(place, timeout=OPERATION_SECONDS).json()["httpUrl"]
         return next(name for name, at in addresses.member_urls.items() if at == url)
@@ -183,36 +182,36 @@ class DelayedTopic:
     # --- cancelling ------------------------------------------------------------------------------------------------
 
     def cancel(self, sidecar: SidecarProcess, sent: Sent, **params: str) -> requests.Response:
-        """PIP-423's call."""
+        """Cancel a message by PIP-423's call."""
         line = {name: str(value) for name, value in sent.line.items()}
         return sidecar.request("POST", f"{self.path}/cancelDelayedMessage", None, **line, **params)
 
     def cancel_all(self, sidecar: SidecarProcess, sent: Iterable[Sent], **params: str) -> list[dict[str, Any]]:
-        """The bulk call; a verdict for each, in order."""
+        """Cancel messages by the bulk call and return a verdict for each, in order."""
         body = "\n".join(_line(one) for one in sent)
         answer = requests.post(f"{sidecar.url}{self.path}/cancelDelayedMessages", data=body, params=params, timeout=300)
         assert answer.status_code == 200, f"{answer.status_code} {answer.text[:300]}\n{sidecar.log()}"
         return [_parsed(line) for line in answer.text.splitlines()]
 
     def statuses(self, sidecar: SidecarProcess, sent: Sent) -> Counter[str]:
-        """What is known of one cancellation, by level."""
+        """Return the number of subscriptions at each level of a cancellation."""
         return Counter(self.statuses_by_subscription(sidecar, sent).values())
 
     def statuses_by_subscription(self, sidecar: SidecarProcess, sent: Sent) -> dict[str, str]:
-        """What is known of one cancellation."""
+        """Return the level of a cancellation by subscription."""
         answer = sidecar.request("GET", f"{self.path}/cancellations/{sent.ledger_id}:{sent.entry_id}")
         return {one["subscription"]: one["proof"] for one in answer.json()} if answer.ok else {}
 
     def open_statuses(self, sidecar: SidecarProcess, sent: Sent) -> set[str]:
-        """The levels that are not the end of a cancellation."""
+        """Return the levels of a cancellation that are not final."""
         return set(self.statuses(sidecar, sent)) & {"ACCEPTED", "ACKED", "PERSISTED"}
 
 
 def before_due(prepare: Callable[[int], Prepared], delays_ms: Sequence[int] = (24_000, 72_000, 216_000)) -> Prepared:
-    """What ``prepare`` made of messages that are due at a given time; once more, due later, if it took nearly as long.
+    """Return the result of ``prepare`` with messages due at a given time; retry with a later one if it took too long.
 
-    A quarter of the time is left, so that brokers load the topic before the first message is due. A ``prepare`` that
-    raises `NotInTime` took too long, too.
+    A quarter of the time must be left, so that brokers load the topic before the first message is due. A ``prepare``
+    that raises `NotInTime` also took too long.
     """
     for delay_ms in delays_ms:
         due = now_ms() + delay_ms
@@ -226,7 +225,7 @@ def before_due(prepare: Callable[[int], Prepared], delays_ms: Sequence[int] = (2
 def await_rest(
     deliveries: Deliveries, expected: set[int], last_due_ms: int, grace_seconds: float = PATIENCE_SECONDS
 ) -> None:
-    """Wait until everything expected was delivered, and some seconds more for what must not come."""
+    """Wait for all expected deliveries, and some seconds more for unexpected ones."""
     left = max(0.0, (last_due_ms - now_ms()) / 1000) + grace_seconds
     until(lambda: expected <= deliveries.numbers, f"{len(expected)} messages are delivered", left)
     time.sleep(max(0.0, (last_due_ms + 2_000 - now_ms()) / 1000))
@@ -246,7 +245,7 @@ def _consume(consumer: pulsar.Consumer, note: Callable[[pulsar.Message], None], 
         try:
             consumer.acknowledge(message.message_id())
         except pulsar.PulsarException:
-            continue  # it comes again, and is counted again
+            continue  # the broker redelivers the message, which counts again
 
 
 def _line(sent: Sent) -> str:
@@ -254,5 +253,4 @@ def _line(sent: Sent) -> str:
 
 
 def _parsed(line: str) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(line)
-    return document
+    return json.loads(line)

@@ -1,7 +1,7 @@
-"""Fixtures of every test of ledger deletion on a real cluster, and the oracles after each.
+"""Fixtures of all tests of ledger deletion on a real cluster, and the oracles after each.
 
-One cluster serves them all: its brokers write two entries to a ledger and keep delayed indexes in buckets, so that
-small topics have ledgers of every kind. Each test has a namespace of its own.
+One cluster serves all of them: its brokers write two entries to a ledger and keep delayed indexes in buckets, so that
+small topics have ledgers of every kind. Each test has its own namespace.
 """
 
 import contextlib
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from pulsar_sidecar.ledger_deletion.control import CONTROL
-from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
-from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS
+from pulsar_sidecar.features.ledger_deletion.control import CONTROL
+from pulsar_sidecar.features.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import SUBSCRIPTION
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import OPERATIONS
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
@@ -29,10 +29,10 @@ BROKER_CONF = {
     "managedLedgerMaxEntriesPerLedger": str(ENTRIES_PER_LEDGER),
     "managedLedgerMinLedgerRolloverTimeMinutes": "0",
     **FAST_SESSIONS,
-    # Within a second brokers store acknowledgements, which they forget when they are killed. After a minute, the
-    # default, what one test gave up might come again to the next one's sidecar, which would try it for hours.
+    # Brokers store acknowledgements within a second; a kill loses the rest. With the default of a minute, the next
+    # test's sidecar might get a record again that this one gave up, and retry it for hours.
     "managedLedgerCursorPositionFlushSeconds": "1",
-    # An unused topic must not go by itself while a test looks at it.
+    # Brokers must not delete an unused topic during a test.
     "brokerDeleteInactiveTopicsEnabled": "false",
     **BUCKETS,
     "delayedDeliveryMinIndexCountPerBucket": "4",
@@ -45,7 +45,7 @@ _failed = pytest.StashKey[bool]()
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One test's part of the cluster."""
+    """A test's part of the cluster."""
 
     cluster: ClusterUnderTest
     workload: Workload
@@ -54,21 +54,21 @@ class Scene:
     namespace: str
 
     def topic(self, local_name: str) -> TopicName:
-        """A topic of this test's namespace; it does not exist yet."""
+        """Return the name of a topic in this test's namespace, which does not exist yet."""
         return parse_topic_name(f"persistent://{self.namespace}/{local_name}")
 
     @property
     def sidecar(self) -> SidecarProcess:
-        """The sidecar that tests share, the only one that runs."""
+        """Return the sidecar that tests share, the only running one."""
         return self.sidecars.shared()
 
     def start_alone(self, **settings: object) -> SidecarProcess:
-        """A sidecar with settings of its own, and no other beside it."""
+        """Start a sidecar with special settings, and end all others."""
         self.sidecars.end_all()
         return self.sidecars.start(**settings)
 
     def start_together(self, *settings: Mapping[str, object]) -> list[SidecarProcess]:
-        """Several sidecars and no others, one for each mapping."""
+        """Start sidecars, one for each mapping, and end all others."""
         self.sidecars.end_all()
         started = [self.sidecars.launch(**each) for each in settings]
         for sidecar in started:
@@ -76,12 +76,12 @@ class Scene:
         return started
 
     def append(self, sidecar: SidecarProcess, records: Sequence[Mapping[str, Any]]) -> None:
-        """Append records of ledgers to a sidecar; the oracles remember."""
+        """Append records of ledgers to a sidecar, and tell the oracles."""
         sidecar.append(records)
         self.oracles.add_accepted(record["ledgerId"] for record in records)
 
     def delete_topic(self, sidecar: SidecarProcess, topic: TopicName, *, force: bool = False) -> TopicLedgers:
-        """Delete a topic in two phases; what it referenced just before, which the oracles remember."""
+        """Delete a topic in two phases, tell the oracles, and return its references just before."""
         before = self.workload.ledgers(topic)
         path = f"/admin/v2/{self.workload.of_topic(topic)}"
         sidecar.call("DELETE", path, **({"force": "true"} if force else {}))
@@ -89,7 +89,7 @@ class Scene:
         return before
 
     def orphans(self, topic: TopicName, ledgers: int) -> TopicLedgers:
-        """Data ledgers that a broker left behind when it deleted the topic."""
+        """Create data ledgers that a broker left behind when it deleted the topic."""
         self.workload.fill(topic, ledgers)
         found = self.workload.ledgers(topic)
         self.workload.leave_ledgers_behind(topic, found)
@@ -98,30 +98,33 @@ class Scene:
 
 @pytest.fixture(scope="session")
 def deletion_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterUnderTest]:
-    """The cluster of all tests of deletion."""
+    """Yield the cluster of all tests of deletion."""
     directory = tmp_path_factory.mktemp("deletion-cluster") / "members"
     settings = {"broker_conf": BROKER_CONF, "bookie_conf": FAST_BOOKIE_SESSIONS}
     with started_cluster(ClusterSpec(directory, version=version_under_test(), **settings)) as cluster:
         yield cluster
 
 
-@pytest.fixture(scope="session")
-def workload(deletion_cluster: ClusterUnderTest) -> Iterator[Workload]:
+def open_workload(deletion_cluster: ClusterUnderTest) -> Iterator[Workload]:
     with contextlib.closing(Workload(deletion_cluster)) as workload:
         yield workload
 
 
-@pytest.fixture(scope="session")
-def sidecars(deletion_cluster: ClusterUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sidecars]:
+def open_sidecars(deletion_cluster: ClusterUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sidecars]:
     sidecars = Sidecars(deletion_cluster.addresses, tmp_path_factory.mktemp("sidecars"))
     yield sidecars
     sidecars.close()
 
 
-@pytest.fixture(scope="session")
-def outcome_log(workload: Workload) -> Iterator[OutcomeLog]:
+def open_outcome_log(workload: Workload) -> Iterator[OutcomeLog]:
     with contextlib.closing(OutcomeLog(workload)) as log:
         yield log
+
+
+# Modules with a cluster of their own make the same fixtures of it.
+workload = pytest.fixture(scope="session")(open_workload)
+sidecars = pytest.fixture(scope="session")(open_sidecars)
+outcome_log = pytest.fixture(scope="session")(open_outcome_log)
 
 
 @pytest.fixture
@@ -132,7 +135,7 @@ def scene(
     sidecars: Sidecars,
     outcome_log: OutcomeLog,
 ) -> Iterator[Scene]:
-    """A namespace of one's own; when the test has passed, the oracles."""
+    """Yield a new namespace, and check the oracles after the test has passed."""
     namespace = f"public/t-{unique()}"
     workload.create_namespace(namespace)
     oracles = Oracles(workload, outcome_log)
@@ -148,7 +151,7 @@ def scene(
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Remember that a test has failed: the oracles have nothing to add then."""
+    """Record the failure of a test, after which the oracles have nothing to add."""
     report = yield
     if call.when == "call":
         item.stash[_failed] = report.failed
@@ -156,7 +159,7 @@ def pytest_runtest_makereport(
 
 
 def _clear_away(workload: Workload, sidecars: Sidecars) -> None:
-    """What a failed test left, so that the next one starts with a clean slate."""
+    """Remove a failed test's leftovers, so that the next test starts clean."""
     sidecars.end_all()
     for child in workload.store.children(OPERATIONS) or []:
         for name in workload.store.children(f"{OPERATIONS}/{child}") or []:

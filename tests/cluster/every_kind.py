@@ -1,4 +1,4 @@
-"""Topics with every kind of ledger and with names that are hard to read, and a load that changes all the time."""
+"""Topics with every kind of ledger and with difficult names, and a constantly changing load."""
 
 import json
 import random
@@ -22,13 +22,13 @@ from tests.cluster.topics import Workload
 
 EVERY_KIND_CONF = {
     "enablePackagesManagement": "true",
-    # A new compacted ledger is named on the bookies within a second, not within a minute.
+    # Brokers store a new compacted ledger's id on the bookies within a second, not within a minute.
     "managedLedgerCursorPositionFlushSeconds": "1",
     **CURSOR_ROLLOVERS_CONF,
     "managedLedgerInfoCompressionType": "LZ4",
     "managedLedgerInfoCompressionThresholdInBytes": "0",
 }
-"""Settings of brokers with which all of it is there, and cursors' ledgers roll quickly."""
+"""Brokers' settings for every kind of ledger, with quick rollovers of cursors' ledgers."""
 
 _PACKAGE_BYTES = b"no jar at all" * 1000
 _ODD_NAMES = ("named-partition-3", "dots.in..it.", "100%.and%2Fmore", "a space+plus", "x" * 200, "ünïcode~*")
@@ -39,7 +39,7 @@ _RECEIVE_MS = 10_000
 
 @dataclass
 class EveryKind:
-    """A namespace in which nothing is trimmed, with all of it; what is in it stays."""
+    """A namespace without trimming, with every kind of ledger, whose contents stay."""
 
     workload: Workload
     addresses: ClusterAddresses
@@ -54,7 +54,7 @@ class EveryKind:
         return self.topic("everything")
 
     def fill(self) -> None:
-        """Make them all."""
+        """Create all topics."""
         self.workload.create_namespace(self.namespace)
         self.workload.admin("POST", f"namespaces/{self.namespace}/deduplication", True)
         self.workload.fill_with_everything(self.everything)
@@ -67,7 +67,7 @@ class EveryKind:
             assert self.workload.request("GET", "brokers/health", topicVersion=version).ok
 
     def check(self) -> None:
-        """Everything still reads from its beginning to its end, on brokers that open it anew."""
+        """Demand that brokers reopen every topic and read it from beginning to end."""
         for topic in (*self.written, self.everything, self.topic("__change_events")):
             self.workload.unload(topic)
         for topic, payloads in self.written.items():
@@ -81,7 +81,7 @@ class EveryKind:
         assert policy == 77, "the topic's policies are lost"
 
     def upload_package(self) -> None:
-        """A function's package, which Pulsar keeps on DistributedLog."""
+        """Upload a function's package, which Pulsar keeps on DistributedLog."""
         answer = requests.post(
             self._package,
             files={
@@ -117,7 +117,7 @@ class EveryKind:
             self.written[parted.partition(index)] = self.workload.fill(parted.partition(index), 2)
 
     def _fill_shadow(self) -> None:
-        """It lists the source's ledgers; of an open one it sees no entry, so the source is closed first."""
+        """Create a shadow after an unload of its source, because it cannot read entries of an open ledger."""
         source, shadow = self.topic("dots.in..it."), self.topic("shadow")
         self.workload.unload(source)
         self.workload.admin("PUT", self.workload.of_topic(shadow), {"PULSAR.SHADOW_SOURCE": str(source)})
@@ -125,7 +125,7 @@ class EveryKind:
         assert self.workload.read_all(shadow) == self.written[source]
 
     def _fill_policies(self) -> None:
-        """Policies of topics are in ``__change_events``, of which brokers read the compacted view."""
+        """Set topic policies, which are in ``__change_events``, and compact it, because brokers read that view."""
         for limit in (75, 76, 77):
             self.workload.admin("POST", self.workload.of_topic(self.everything, "maxConsumers"), limit)
         self.workload.compact(self.topic("__change_events"))
@@ -135,7 +135,7 @@ class EveryKind:
             self.workload.admin("GET", f"schemas/{topic.namespace}/{_quoted(topic)}/schema/{version}")
 
     def _demand_delayed(self) -> None:
-        """The index of delayed messages is read from its buckets: a lost one sends brokers to one in memory."""
+        """Demand that brokers read the delayed index from its buckets; after a loss they fall back to memory."""
         consumer = self.workload.client.subscribe(
             str(self.everything), "delayed", consumer_type=pulsar.ConsumerType.Shared
         )
@@ -154,12 +154,12 @@ def _quoted(topic: TopicName) -> str:
 
 
 class Churn:
-    """Makes, rolls, unloads and deletes topics and cursors of its own namespace, until asked to stop."""
+    """Load that creates, rolls, unloads and deletes topics and cursors of its own namespace until it is stopped."""
 
-    def __init__(self, workload: Workload, addresses: ClusterAddresses, namespace: str, dice: random.Random) -> None:
+    def __init__(self, workload: Workload, addresses: ClusterAddresses, namespace: str, rng: random.Random) -> None:
         self._workload = workload
         self._namespace = namespace
-        self._dice = dice
+        self._rng = rng
         self._stop = threading.Event()
         self.done: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
@@ -171,10 +171,10 @@ class Churn:
 
     @contextmanager
     def running(self, threads: int = 4) -> Iterator["Churn"]:
-        """It goes on while the body runs."""
-        # Without retention, what is acknowledged is trimmed.
+        """Run the load while the body runs."""
+        # Without retention brokers trim acknowledged ledgers.
         self._workload.admin("PUT", f"namespaces/{self._namespace}", {})
-        seeds = [self._dice.random() for _ in range(threads)]
+        seeds = [self._rng.random() for _ in range(threads)]
         works = [partial(self._work, number, random.Random(seed)) for number, seed in enumerate(seeds)]
         try:
             with running_until(self._stop, works):
@@ -182,53 +182,53 @@ class Churn:
         finally:
             self._client.close()
 
-    def _work(self, number: int, dice: random.Random) -> None:
+    def _work(self, number: int, rng: random.Random) -> None:
         acts: list[Callable[[TopicName, random.Random], None]] = [
             self._roll, self._roll, self._acknowledge, self._acknowledge, self._leave, self._unload, self._delete,
             self._compact, self._store_schema, self._delay,
         ]  # fmt: skip
         while not self._stop.is_set():
-            act = dice.choice(acts)
-            topic = parse_topic_name(f"persistent://{self._namespace}/churn-{number}-{dice.randrange(4)}")
+            act = rng.choice(acts)
+            topic = parse_topic_name(f"persistent://{self._namespace}/churn-{number}-{rng.randrange(4)}")
             try:
-                act(topic, dice)
+                act(topic, rng)
                 self.done[act.__name__] += 1
             except (pulsar.PulsarException, requests.RequestException, AssertionError) as error:
-                # A broker that closes the topic under its client, as it should.
+                # A broker that closes the topic while a client uses it, as it should.
                 self.failed[f"{act.__name__}: {type(error).__name__}"] += 1
 
-    def _roll(self, topic: TopicName, dice: random.Random) -> None:
+    def _roll(self, topic: TopicName, rng: random.Random) -> None:
         producer = self._client.create_producer(str(topic), batching_enabled=False)
-        for number in range(dice.randint(1, 8)):
+        for number in range(rng.randint(1, 8)):
             producer.send(f"{number}".encode(), partition_key=f"key-{number % 2}")
         producer.close()
 
-    def _acknowledge(self, topic: TopicName, dice: random.Random) -> None:
-        """Rolls the cursor's ledger and has what every reader has read trimmed."""
-        consumer = self._client.subscribe(str(topic), f"sub-{dice.randrange(2)}", pulsar.ConsumerType.Shared)
-        self._roll(topic, dice)
+    def _acknowledge(self, topic: TopicName, rng: random.Random) -> None:
+        """Roll the cursor's ledger, and make the broker trim acknowledged ledgers."""
+        consumer = self._client.subscribe(str(topic), f"sub-{rng.randrange(2)}", pulsar.ConsumerType.Shared)
+        self._roll(topic, rng)
         with suppress(pulsar.Timeout):
-            for _ in range(dice.randint(4, 16)):
+            for _ in range(rng.randint(4, 16)):
                 consumer.acknowledge(consumer.receive(timeout_millis=200))
         consumer.close()
 
-    def _leave(self, topic: TopicName, dice: random.Random) -> None:
-        path = self._workload.of_topic(topic, f"subscription/sub-{dice.randrange(2)}")
+    def _leave(self, topic: TopicName, rng: random.Random) -> None:
+        path = self._workload.of_topic(topic, f"subscription/sub-{rng.randrange(2)}")
         self._workload.request("DELETE", path, force="true")
 
-    def _unload(self, topic: TopicName, dice: random.Random) -> None:
+    def _unload(self, topic: TopicName, rng: random.Random) -> None:
         self._workload.request("PUT", self._workload.of_topic(topic, "unload"))
 
-    def _delete(self, topic: TopicName, dice: random.Random) -> None:
+    def _delete(self, topic: TopicName, rng: random.Random) -> None:
         self._workload.request("DELETE", self._workload.of_topic(topic), force="true")
 
-    def _compact(self, topic: TopicName, dice: random.Random) -> None:
+    def _compact(self, topic: TopicName, rng: random.Random) -> None:
         self._workload.request("PUT", self._workload.of_topic(topic, "compaction"))
 
-    def _store_schema(self, topic: TopicName, dice: random.Random) -> None:
-        self._workload.store_schemas(topic, dice.randint(1, 3))
+    def _store_schema(self, topic: TopicName, rng: random.Random) -> None:
+        self._workload.store_schemas(topic, rng.randint(1, 3))
 
-    def _delay(self, topic: TopicName, dice: random.Random) -> None:
+    def _delay(self, topic: TopicName, rng: random.Random) -> None:
         consumer = self._client.subscribe(str(topic), "delayed", pulsar.ConsumerType.Shared)
         producer = self._client.create_producer(str(topic), batching_enabled=False)
         for number in range(9):

@@ -1,4 +1,4 @@
-"""A namespace whose topics are deduplicated, publishers on it, and what lies in its topics afterwards."""
+"""A namespace of deduplicated topics, publishers on it, and the messages in its topics afterwards."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -6,13 +6,13 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 
 import pulsar
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.adapters.pulsar.wire.sequenced_producers import BrokerSequencedProducers
+from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar_wire.sequenced_producers import BrokerSequencedProducers
 from pulsar_sidecar.bootstrap.exactly_once import sequenced_producers
-from pulsar_sidecar.deduplication.publishing.messages import Batch, BatchLimits
-from pulsar_sidecar.deduplication.publishing.ports import Receipt, SequencedProducer, SequencedProducers
-from pulsar_sidecar.deduplication.publishing.publisher import ExactlyOncePublisher
+from pulsar_sidecar.features.publishing.messages import Batch, BatchLimits
+from pulsar_sidecar.features.publishing.ports import Receipt, SequencedProducer, SequencedProducers
+from pulsar_sidecar.features.publishing.publisher import ExactlyOncePublisher
 from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import SidecarError, TemporaryError
@@ -30,7 +30,7 @@ _READ_MS = 60_000
 
 @dataclass
 class Setup:
-    """`producers` are the real ones, to be wrapped or used as they are."""
+    """Setup on a cluster; ``producers`` are the real ones, for direct use or for wrappers."""
 
     cluster: ClusterUnderTest
     namespace: str
@@ -44,7 +44,7 @@ class Setup:
         self.admin.create(topic, partitions)
         for index in range(max(1, partitions)):
             one = topic.partition(index) if partitions else topic
-            until(lambda one=one: self.producers.deduplication_status(one) == "Enabled", "brokers deduplicate")  # type: ignore[misc]
+            until(lambda one=one: self.producers.deduplication_status(one) == "Enabled", "brokers deduplicate")
         return topic
 
     def publisher(
@@ -54,7 +54,7 @@ class Setup:
         return ExactlyOncePublisher(producers or self.producers, CLOCK, topic, producer_name=name, limits=limits)
 
     def owner(self, topic: TopicName) -> str:
-        """The member that serves the topic."""
+        """Return the member that serves the topic."""
         path = f"/lookup/v2/topic/persistent/{topic.namespace}/{topic.local_name}"
         found = until(lambda: self._answered(lambda: self.rest.get(path)), f"brokers answer who serves {topic}")
         assert isinstance(found, dict)
@@ -69,7 +69,7 @@ class Setup:
         self._have_done(lambda: self.rest.change("PUT", path), f"{self.namespace} is unloaded")
 
     def _have_done(self, ask: Callable[[], object], what: str) -> None:
-        """Ask until brokers do it: while bundles move they may refuse, or not answer."""
+        """Retry a request until brokers succeed, since they may refuse or not answer while bundles move."""
         until(lambda: self._answered(lambda: ask() or True), what)
 
     def _answered(self, ask: Callable[[], object]) -> object:
@@ -79,24 +79,24 @@ class Setup:
             return None
 
     def switch(self, topic: TopicName, partitions: Sequence[TopicName], *, on: bool) -> None:
-        """Deduplication, as an administrator might; switched off and on, brokers have forgotten every name."""
+        """Switch deduplication like an administrator; off and on makes brokers forget all names."""
         self.admin.set_policy(topic, "deduplicationEnabled", on)
         status = "Enabled" if on else "Disabled"
         for one in partitions:
-            until(lambda one=one: self.producers.deduplication_status(one) == status, status)  # type: ignore[misc]
+            until(lambda one=one: self.producers.deduplication_status(one) == status, status)
 
     def trim_and_forget(self, topic: TopicName, partitions: Sequence[TopicName]) -> None:
-        """Brokers delete all that these partitions hold, and forget every name of them."""
+        """Make brokers delete all messages of these partitions, and forget their producers' names."""
         self.switch(topic, partitions, on=False)  # Its cursor would keep the ledgers.
         self.admin.set_policy(topic, "retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})
         for one in partitions:
             self.unload(one)
-            until(lambda one=one: self._is_trimmed(one), f"{one} is trimmed")  # type: ignore[misc]
+            until(lambda one=one: self._is_trimmed(one), f"{one} is trimmed")
         self.switch(topic, partitions, on=True)
 
     def _is_trimmed(self, topic: TopicName) -> bool:
         path = f"/admin/v2/persistent/{topic.namespace}/{topic.local_name}/trim"
-        with suppress(SidecarError):  # as when bundles move; it is asked again
+        with suppress(SidecarError):  # for example while bundles move; the caller retries
             self.rest.change("POST", path)
         return not self.holds_entries(topic)
 
@@ -104,7 +104,7 @@ class Setup:
         return any(self.admin.internal_stats(topic).ledgers.values())
 
     def stored(self, topic: TopicName) -> list[pulsar.Message]:
-        """Every message of a topic, or of one partition, as a reader gets it."""
+        """Return all messages of a topic, or of a partition, as a reader gets them."""
         found = []
         with closing(self.client.create_reader(str(topic), pulsar.MessageId.earliest)) as reader:
             while reader.has_message_available():
@@ -132,10 +132,10 @@ def exactly_once_setup(cluster: ClusterUnderTest) -> Iterator[Setup]:
 
 @dataclass
 class LosingAnswers:
-    """`SequencedProducers` that lose every n-th receipt, and its connection with it.
+    """`SequencedProducers` that lose every n-th receipt with its connection.
 
     Attributes:
-        lie: claim that the topic is deduplicated, and that the broker remembers what it has confirmed.
+        lie: True to claim that the topic is deduplicated, and that the broker remembers confirmed ids.
     """
 
     real: SequencedProducers

@@ -1,4 +1,4 @@
-"""``pulsar-sidecar publish`` that is killed at a chosen step; production code has no switch for that.
+"""``pulsar-sidecar publish``, killed at a chosen step; production code has no switch for that.
 
 python -m tests.cluster.failing_publisher after:record-published:300 publish FILE TOPIC --producer-name NAME
 """
@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from pulsar_sidecar.__main__ import programs
+from pulsar_sidecar.bootstrap.commands import command_line
 from pulsar_sidecar.bootstrap.exactly_once import publish_file
-from pulsar_sidecar.cli.app import command_line
-from pulsar_sidecar.deduplication.publishing.file_publisher import PublishStep, PublishSteps
+from pulsar_sidecar.features.publishing.file_publisher import PublishStep, PublishSteps
 
 from tests.cluster.programs import run_program
 
@@ -24,13 +24,13 @@ _SECONDS = 120
 _CHECKPOINT = f"after:{PublishStep.CHECKPOINT_WRITTEN.value}"
 _RECORD = f"before:{PublishStep.RECORD_PUBLISHED.value}"
 LATE = f"late:{PublishStep.RECORD_PUBLISHED.value}"
-"""Passed right before each record; counted from the last checkpoint on."""
+"""Point right before each record, counted from the last checkpoint on."""
 
 
 class KillsAt(PublishSteps):
-    """Ends the process as ``kill -9`` does when a point is passed for the nth time.
+    """Steps that end the process like ``kill -9`` at the n-th pass of a point.
 
-    What `LATE` counts is behind the last checkpoint, however slow the machine is.
+    The occurrences of `LATE` are after the last checkpoint, however slow the machine is.
     """
 
     def __init__(self, point: str, occurrence: int) -> None:
@@ -62,7 +62,7 @@ class Ended:
 
 
 def publish_until(point: str, occurrence: int, arguments: Sequence[str]) -> Ended:
-    """Run the command in a process of its own, which is killed at the point if it comes there."""
+    """Run the command in its own process, which is killed at the point if it reaches it."""
     ended = run_program("tests.cluster.failing_publisher", f"{point}:{occurrence}", *arguments, seconds=_SECONDS)
     return Ended(ended.returncode, ended.stdout, ended.stderr)
 

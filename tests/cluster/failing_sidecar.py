@@ -1,9 +1,9 @@
-"""Sidecars that die or stumble at a chosen step; production code has no switch for that.
+"""Sidecars that die or fail at a chosen step; production code has no switch for that.
 
     python -m tests.cluster.failing_sidecar crash:after:ledgers-deleted:3     # settings by PULSAR_SIDECAR_*
     python -m tests.cluster.failing_sidecar --nursery                         # starts many, see `run_nursery`
 
-Each runs `bootstrap.app.serve`, as ``pulsar-sidecar serve`` does, with another listener for its steps.
+Each runs `bootstrap.app.serve` like ``pulsar-sidecar serve``, with another listener for its steps.
 """
 
 import ctypes
@@ -24,14 +24,14 @@ from typing import Any, assert_never
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 from pulsar_sidecar.bootstrap.app import serve
-from pulsar_sidecar.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.features.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.model.errors import TemporaryError
 
 KILLED = 137
-"""The exit code of a process that SIGKILL has ended."""
+"""Exit code of a process that SIGKILL ended."""
 
 INJECTED = "injected fault: "
-"""How the line in the sidecar's log begins that names the fault."""
+"""Beginning of the log line that names the fault."""
 
 _IMPORTED_LATE = (
     *("uvicorn.lifespan.off", "uvicorn.loops.uvloop", "uvicorn.protocols.http.auto", "netrc"),
@@ -42,21 +42,21 @@ _USURPATIONS = 3
 
 
 class Effect(Enum):
-    """What happens at a point."""
+    """Effect of a fault."""
 
     CRASH = "crash"
-    """The process is gone at once, as by ``kill -9``."""
+    """The process ends at once, like after ``kill -9``."""
     FAIL = "fail"
-    """The step fails, as if no answer had come."""
+    """The step fails, like after a lost answer."""
     FREEZE = "freeze"
-    """The process stops as by SIGSTOP, until a test lets it go on."""
+    """The process stops, like after SIGSTOP, until a test resumes it."""
     EXPIRE = "expire"
-    """The process's session of the metadata store is ended, as ZooKeeper ends one that was silent for too long."""
+    """The process's session of the metadata store expires, like after a long silence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault, at one occurrence of a point, counted from 1; points are ``before:<step>`` and ``after:<step>``."""
+    """A fault at one occurrence of a point, counted from 1; points are ``before:<step>`` and ``after:<step>``."""
 
     effect: Effect
     point: str
@@ -68,7 +68,7 @@ class Fault:
 
 ONCE_IN_A_CLUSTERS_LIFE = Step.SIGNING_KEY_CREATED
 OF_THE_WATCH = (Step.LEAK_KEPT, Step.LEAKS_APPENDED, Step.LEAK_FORGOTTEN)
-"""Steps that no call takes a sidecar to: it has to watch, and brokers have to leak."""
+"""Steps that no call reaches, only a watching sidecar when brokers leak."""
 REPLAYED_IN_MEMORY = (
     Step.NAMESPACE_PROGRESS_KEPT,
     Step.NAMESPACE_ASKED,
@@ -76,12 +76,12 @@ REPLAYED_IN_MEMORY = (
     Step.LEFTOVER_NODE_REMOVED,
     Step.BUCKET_PUT_BACK,
 )
-"""Steps of a namespace's deletion, and of a damaged schema's or index's: `unit.ledger_deletion` stops the service
+"""Steps of deletions of namespaces and of damaged schemas or indexes: `unit.ledger_deletion` stops the service
 around each."""
 
 
 def points_of(steps: Iterable[Step]) -> tuple[str, ...]:
-    """Before and after each."""
+    """Return the points before and after each step."""
     return tuple(f"{when}:{step.value}" for step in steps for when in ("before", "after"))
 
 
@@ -94,7 +94,7 @@ def parse_fault(text: str) -> Fault:
 
 
 class FailsAt(Steps):
-    """Injects faults when their points are reached, by any thread."""
+    """Steps that inject faults when any thread reaches their points."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self._faults = {(fault.point, fault.occurrence): fault for fault in faults}
@@ -132,7 +132,7 @@ def _inject(fault: Fault) -> None:
 
 
 def _expire_sessions() -> None:
-    """Take over each session of this process by its id and password, and close it there."""
+    """Take over each session of this process by its id and password, and close it."""
     clients = [each for each in gc.get_objects() if isinstance(each, KazooClient) and each.client_id is not None]
     for client in clients:
         hosts = ",".join(f"{host}:{port}" for host, port in client.hosts)
@@ -141,7 +141,7 @@ def _expire_sessions() -> None:
             try:
                 usurper.start()
             except KazooTimeoutError:
-                # The process's own client takes its session back all the while.
+                # The process's own client keeps taking its session back.
                 if not tries_left:
                     raise
             else:
@@ -152,11 +152,11 @@ def _expire_sessions() -> None:
 
 
 def run_nursery() -> None:
-    """Fork a sidecar for a line of standard input, and answer its process id; or answer with what code one has ended.
+    """Read commands from standard input: fork a sidecar and answer its process id, or answer an exit code.
 
-    A line is ``{"environment": {}, "log": "path", "faults": ["crash:..."]}`` or ``{"ended": <process id>}``. Everything
-    is imported once, which saves most of a start. The sidecars end with the nursery, and the nursery when its standard
-    input does. One that has ended keeps its process id until its code is asked for; `/proc` shows which have ended.
+    A line is ``{"environment": {}, "log": "path", "faults": ["crash:..."]}`` or ``{"ended": <process id>}``. The
+    nursery imports everything once, which saves most of a start. The sidecars end with the nursery, and the nursery
+    with its standard input. An ended sidecar keeps its process id until its code is read; `/proc` shows which ended.
     """
     for name in _IMPORTED_LATE:
         importlib.import_module(name)
@@ -177,7 +177,7 @@ def _fork(wish: dict[str, Any]) -> int:
 
 
 def _live(environment: dict[str, str], log: Path, faults: Sequence[Fault]) -> None:
-    """The forked child's life; never returns."""
+    """Run the forked child; never returns."""
     code = 1
     try:
         os.setsid()

@@ -1,4 +1,4 @@
-"""Processes that stand still, as a machine that swaps or a virtual machine that is moved makes them do."""
+"""Frozen processes, as after swapping or the migration of a virtual machine."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from tests.cluster.patience import until
 
 
 def wait_until_frozen(pid: int) -> None:
-    """After SIGSTOP: on a busy machine some threads of a process go on for a while until they notice it."""
+    """Wait after SIGSTOP until all threads have stopped, since some continue for a while on a busy machine."""
     tasks = Path(f"/proc/{pid}/task")
     if tasks.exists():
         until(lambda: all(_state(task) in "TX" for task in tasks.iterdir()), f"process {pid} stands still")

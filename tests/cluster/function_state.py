@@ -1,4 +1,4 @@
-"""Functions' state: BookKeeper's stream storage beside a cluster's bookies, whose ledgers only DistributedLog names."""
+"""Functions' state in BookKeeper's stream storage beside a cluster, whose ledgers only DistributedLog names."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,20 +12,20 @@ _LOG = "function-state.log"
 
 
 class FunctionState:
-    """One table of a running storage server, and what was put into it."""
+    """A table of a running storage server, and its contents."""
 
     def __init__(self, java: JavaProgram) -> None:
         self._java = java
         self._values: dict[str, str] = {}
 
     def put(self, key: str, value: str) -> None:
-        """Both without spaces."""
+        """Store a value; key and value have no spaces."""
         self._java.write_line(f"put {key} {value}")
         assert self._java.read() == "done"
         self._values[key] = value
 
     def check(self) -> None:
-        """Everything is still there."""
+        """Demand that the table still has all values."""
         for key, value in self._values.items():
             self._java.write_line(f"get {key}")
             assert self._java.read() == value, key
@@ -33,11 +33,11 @@ class FunctionState:
 
 @contextmanager
 def function_state(addresses: ClusterAddresses, directory: Path) -> Iterator[FunctionState]:
-    """Start a storage server (a bookie's own cannot be given ``metadata-store:``), with some state in its table.
+    """Start a storage server with some state in its table; a bookie's own does not take ``metadata-store:``.
 
     Args:
-        addresses: the cluster's.
-        directory: the server runs there and leaves its log there.
+        addresses: addresses of the cluster.
+        directory: working directory of the server, with its log.
     """
     program = Path(__file__).with_name("FunctionState.java")
     zookeeper = addresses.metadata_store_url.removeprefix("zk:")

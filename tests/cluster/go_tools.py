@@ -1,7 +1,7 @@
-"""Programs written in Go that some tests run: from PATH, else built once, in a pinned version, into the cache.
+"""Go programs for some tests: from PATH, else built once, in a pinned version, into the cache.
 
-A tool is built from its module with this machine's Go; nothing else is installed. Tests run beside each other, so one
-process builds and the others wait for it. `tool_or_skip` skips a test with what would make it run.
+This machine's Go builds a tool from its module and installs nothing else. Tests run in parallel, so one process builds
+and the others wait for it. `tool_or_skip` skips a test and names the missing tool.
 """
 
 import functools
@@ -27,7 +27,7 @@ _GO_MODULE = "module tools\n\ngo 1.24.0\n"
 class GoTool:
     """A ``main`` package at a version of its module, such as ``helm.sh/helm/v3/cmd/helm`` at ``v3.19.4``.
 
-    Without a package it is never built; ``version`` then is where to install it from.
+    Without a package the tool is never built; ``version`` then says where to install it from.
     """
 
     name: str
@@ -36,17 +36,17 @@ class GoTool:
 
     @property
     def built(self) -> Path:
-        """Where a build of it is kept: ``tools/<name>-<version>`` in the project's cache."""
+        """Path of the build: ``tools/<name>-<version>`` in the project's cache."""
         return cache_directory() / "tools" / f"{self.name}-{self.version}"
 
 
 HELM = GoTool("helm", "helm.sh/helm/v3/cmd/helm", "v3.19.4")
-PROMTOOL = GoTool("promtool", None, "Debian: the package prometheus")  # its module takes Go longer than a test may
+PROMTOOL = GoTool("promtool", None, "Debian: the package prometheus")  # its build exceeds a test's time
 COREDNS = GoTool("coredns", "github.com/coredns/coredns", "v1.12.4")
 
 
 class ToolMissingError(Exception):
-    """The tool is neither on PATH nor built, and cannot be built here; the text is a reason to skip."""
+    """Raised when a tool is missing and cannot be built here; the text is a reason to skip."""
 
 
 def tool_or_skip(tool: GoTool) -> Path:
@@ -57,10 +57,10 @@ def tool_or_skip(tool: GoTool) -> Path:
 
 
 def path_of(tool: GoTool) -> Path:
-    """The tool's program, which is built if it is not there yet.
+    """Return the tool's program, built if necessary.
 
     Raises:
-        ToolMissingError: there is neither the tool nor a Go that builds it.
+        ToolMissingError: neither the tool exists nor a Go that builds it.
     """
     if found := shutil.which(tool.name):
         return Path(found)
@@ -71,7 +71,7 @@ def path_of(tool: GoTool) -> Path:
 
 @functools.cache
 def reason_not_built(tool: GoTool) -> str | None:
-    """Build it; why it cannot be built, which is asked once, since a network that is away takes minutes to notice."""
+    """Build the tool, and return the reason if that fails; only once, since an unreachable network costs minutes."""
     if tool.package is None:
         return f"no {tool.name}: install it ({tool.version})"
     go = shutil.which("go")
@@ -85,9 +85,9 @@ def reason_not_built(tool: GoTool) -> str | None:
 
 
 def _build(go: str, tool: GoTool, package: str) -> None:
-    """Build it beside its place and move it there, so that a half-written program is never found.
+    """Build the tool beside its path and move it there, so that no caller finds an incomplete program.
 
-    A failure counts for the processes that wait beside this one, too: each would wait as long again.
+    A failure counts also for the waiting processes, which would otherwise wait as long again.
     """
     tool.built.parent.mkdir(parents=True, exist_ok=True)
     work = tool.built.with_name(f".{tool.built.name}.build")
@@ -111,7 +111,7 @@ def _build(go: str, tool: GoTool, package: str) -> None:
 
 
 def _run(tool: GoTool, work: Path, command: list[str], seconds: float) -> None:
-    # `go install package@version` refuses modules that replace others, as those of Kubernetes and Prometheus do.
+    # `go install package@version` refuses modules with replacements, like those of Kubernetes and Prometheus.
     environment = os.environ | {"CGO_ENABLED": "0", "GOWORK": "off"}
     failed = f"no {tool.name}: install it; Go could not build {tool.package}"
     try:
@@ -125,7 +125,7 @@ def _run(tool: GoTool, work: Path, command: list[str], seconds: float) -> None:
 
 
 def module_or_skip(module: str, version: str) -> Path:
-    """The directory of a Go module's files, which Go keeps in its own cache."""
+    """Return the directory of a Go module's files in Go's own cache."""
     go = shutil.which("go")
     if go is None:
         pytest.skip(f"no Go, which reads {module}")

@@ -1,4 +1,4 @@
-"""Members that hang, and how soon a sidecar answers meanwhile."""
+"""Hanging members, and a sidecar's response times meanwhile."""
 
 import threading
 import time
@@ -20,12 +20,12 @@ AGE = "X-Pulsar-Sidecar-Age-Ms"
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """How a request ended.
+    """Outcome of a request.
 
     Attributes:
-        status: 0 if no answer came while the caller waited.
-        reason: of an error.
-        age_ms: of the reading that was answered; None where the answer has none.
+        status: HTTP status; 0 without an answer in time.
+        reason: reason of an error.
+        age_ms: age of the answered reading; None if the answer has none.
     """
 
     status: int
@@ -35,7 +35,7 @@ class Answered:
 
 
 def ask(sidecar: SidecarProcess, method: str, path: str, patience_seconds: float = 60.0) -> Answered:
-    """Any answer, or none."""
+    """Send a request and return its outcome, with or without an answer."""
     began = time.monotonic()
     try:
         answer = requests.request(method, sidecar.url + path, timeout=patience_seconds)
@@ -52,7 +52,7 @@ def ask(sidecar: SidecarProcess, method: str, path: str, patience_seconds: float
 
 @contextmanager
 def hung(cluster: ClusterUnderTest, members: Sequence[str]) -> Iterator[None]:
-    """They stand still (SIGSTOP) meanwhile."""
+    """Freeze members (SIGSTOP) while the body runs."""
     for member in members:
         cluster.stop(member)
     try:
@@ -63,7 +63,7 @@ def hung(cluster: ClusterUnderTest, members: Sequence[str]) -> Iterator[None]:
 
 
 class Callers:
-    """Requests that are on their way at the same time."""
+    """Concurrent requests."""
 
     def __init__(self, count: int, call: Callable[[], Answered]) -> None:
         self.answers: list[Answered] = []
@@ -72,7 +72,7 @@ class Callers:
             thread.start()
 
     def wait(self) -> Sequence[Answered]:
-        """What all of them were answered."""
+        """Wait for all requests and return their outcomes."""
         for thread in self._threads:
             thread.join()
         return self.answers

@@ -1,25 +1,25 @@
-"""What builds delayed indexes on a cluster, put together as the service does."""
+"""Builder of delayed indexes on a cluster, assembled like in the service."""
 
 from contextlib import ExitStack
 
 from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketEntries
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.rest.broker_trackers import RestBrokerTrackers
-from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
-from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BookieDelayTimes
-from pulsar_sidecar.delayed_delivery.index.maintenance.attach import BucketPointers
-from pulsar_sidecar.delayed_delivery.index.maintenance.build import IndexBuilder
-from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
+from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar_rest.broker_trackers import RestBrokerTrackers
+from pulsar_sidecar.adapters.pulsar_rest.live_owners import BrokerLiveOwners
+from pulsar_sidecar.adapters.pulsar_wire.delayed_entries import BookieDelayTimes
+from pulsar_sidecar.features.delayed_index.maintenance.attach import BucketPointers
+from pulsar_sidecar.features.delayed_index.maintenance.build import IndexBuilder
+from pulsar_sidecar.features.delayed_index.stored import StoredIndexes
 from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT
 
 from tests.cluster.running import ClusterUnderTest
 from tests.contract.snapshot_storages import real_bookkeeper
 
 
 class IndexBuilding:
-    """Reads, writes and builds buckets; ``stack`` closes what it opens."""
+    """Reader, writer and builder of buckets; ``stack`` closes their adapters."""
 
     def __init__(self, cluster: ClusterUnderTest, stack: ExitStack) -> None:
         self.bookkeeper = real_bookkeeper(cluster, stack)

@@ -1,6 +1,6 @@
-"""Programs in one Java file each, run against a distribution's jars and driven by lines.
+"""Programs of one Java file each, run with a distribution's jars and controlled by lines.
 
-Java compiles the file when it starts. Invariant: the process ends with the `with` block, by itself or killed.
+Java compiles the file at the start. Invariant: the process ends with the `with` block, by itself or by a kill.
 """
 
 import subprocess
@@ -17,7 +17,7 @@ _SHOWN = 5
 
 
 class JavaProgram:
-    """A running program: one line in, one line out."""
+    """A running program that answers each line with a line."""
 
     def __init__(self, process: "subprocess.Popen[str]", name: str, log: Path) -> None:
         self._process = process
@@ -35,10 +35,10 @@ class JavaProgram:
         self._process.stdin.flush()
 
     def read(self) -> str:
-        """The next line it writes.
+        """Return the next line of output.
 
         Raises:
-            RuntimeError: it has ended; with the exceptions that its log ends with.
+            RuntimeError: the program has ended; the text has the last exceptions in its log.
         """
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -53,14 +53,14 @@ class JavaProgram:
 def java_program(
     program: Path, version: str, options: Sequence[str], arguments: Sequence[str], log: Path
 ) -> Iterator[JavaProgram]:
-    """Start one; it should end when its standard input does.
+    """Run a program, which should end with its standard input.
 
     Args:
-        program: the Java file.
-        version: of the distribution of Pulsar whose jars it uses.
-        options: of the JVM.
-        arguments: of the program.
-        log: what it writes to its standard error is appended here, and it runs in this directory.
+        program: Java file.
+        version: version of the Pulsar distribution whose jars it uses.
+        options: options of the JVM.
+        arguments: arguments of the program.
+        log: file to which its standard error is appended, in its working directory.
     """
     software = find_software(ClusterSpec(log.parent, version=version))
     jars = ("-cp", class_path(software.distribution))
@@ -83,7 +83,7 @@ def java_program(
 
 
 def quiet_log_configuration(directory: Path) -> Path:
-    """A file that turns log4j2 off: a line for each call would be part of what is measured otherwise."""
+    """Write a file that disables log4j2, whose line for each call would distort measurements."""
     path = directory / "log4j2.properties"
     path.write_text("rootLogger.level = off\n")
     return path

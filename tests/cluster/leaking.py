@@ -1,8 +1,8 @@
-"""Deletions that go straight to brokers, and brokers killed in the middle: what they leave behind, by cause.
+"""Ledgers that killed brokers leave behind after direct deletions, by cause.
 
-A volley is the calls of several causes at once. Until both brokers are killed, ZooKeeper refuses to delete ledgers'
-nodes: so brokers take references away, and die before they try again to delete what these named. How fast the machine
-is does not matter.
+A volley is a set of concurrent calls of several causes. Until both brokers are killed, ZooKeeper refuses to delete
+ledgers' nodes: so brokers remove references, and die before they retry the deletion of the ledgers. The speed of the
+machine does not matter.
 """
 
 import os
@@ -17,28 +17,29 @@ import pulsar
 import requests
 from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
-from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
-from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
-from pulsar_sidecar.ledger_ownership.claims import ForeignLedger, UnknownClaim, owner_path, read_claim
-from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from pulsar_sidecar.ledger_ownership.paths import SCHEMAS, ledger_path
+from pulsar_sidecar.adapters.zookeeper.addressing import parse_metadata_store_url
+from pulsar_sidecar.features.ledger_deletion.watch.results import LeakCause
 from pulsar_sidecar.local_cluster.planning import render
 from pulsar_sidecar.local_cluster.spec import ClusterNotFoundError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.claims import ForeignLedger, UnknownClaim, owner_path, read_claim
+from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ownership.paths import SCHEMAS, ledger_path
 
+from tests.cluster.background import in_parallel
 from tests.cluster.clients import PatientClient
 from tests.cluster.cursor_rollovers import CURSOR_ROLLOVERS_CONF
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import OPERATION_SECONDS, until
+from tests.cluster.running import BROKERS
 from tests.cluster.sidecars import BASE, SidecarProcess
-from tests.cluster.topics import TopicLedgers, numbered_topics, unique
+from tests.cluster.topics import KEEP_ALL, KEEP_NOTHING, TopicLedgers, numbered_topics, unique
 from tests.cluster.transaction_log import TransactionLog
 
-BROKERS = ("broker-1", "broker-2")
 ROLLOVER = "rollover"
 LEAST_LEAKS = 5
-"""Of each cause, or a run does not count."""
+"""Fewest leaked ledgers of each cause in a valid run."""
 
 _RECEIVE_MS = OPERATION_SECONDS * 1000
 _CALLS_AT_ONCE = 32
@@ -48,8 +49,6 @@ _LISTS, _LEDGERS = 2, 6
 _COMPACTED_TOPICS = 6
 _SUBSCRIBED_TOPICS = 2
 _NAMES = [f"sub-{number}" for number in range(6)]
-_KEEP_ALL = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
-_KEEP_NOTHING = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
 _STORED_AT_ONCE = {
     **dict.fromkeys(("bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum"), 1),
     "managedLedgerMaxMarkDeleteRate": 0,
@@ -58,10 +57,10 @@ _STORED_AT_ONCE = {
 
 @dataclass(frozen=True, slots=True)
 class Volley:
-    """Calls that take references away, of topics in a namespace of their own.
+    """Calls that remove references of topics in their own namespace.
 
     Attributes:
-        afterwards: what is to be done when the brokers are back.
+        afterwards: calls to make after the restart of the brokers.
     """
 
     topics: Sequence[TopicName]
@@ -70,10 +69,10 @@ class Volley:
 
 
 class LeakingBrokers:
-    """Makes brokers leak ledgers, by each cause that a client of theirs can bring about."""
+    """Brokers that leak ledgers by each cause that a client can trigger."""
 
     def __init__(self, scene: Scene, watching: SidecarProcess) -> None:
-        """The sidecar must have seen a reference before it is taken away: otherwise it could not know that it was."""
+        """Initialise; ``watching`` must see a reference before its removal, to notice the removal at all."""
         self._scene = scene
         self._workload = scene.workload
         self._watching = watching
@@ -81,7 +80,7 @@ class LeakingBrokers:
 
     @property
     def ways(self) -> Mapping[str, Callable[[], Volley]]:
-        """What `leak` knows to do, by name: a cause, or ``rollover``, a loaded cursor's switch to its next ledger."""
+        """Ways of `leak` by name: a cause, or ``rollover``, a loaded cursor's switch to its next ledger."""
         return {
             LeakCause.TRIM: self._trims,
             LeakCause.CURSOR_SWITCH: self._cursor_rollovers,
@@ -94,7 +93,7 @@ class LeakingBrokers:
         }
 
     def leak(self, ways: Iterable[str]) -> Mapping[str, frozenset[LedgerId]]:
-        """At least `LEAST_LEAKS` ledgers of each way, seen referenced and left behind, by the oracles' count."""
+        """Leak at least `LEAST_LEAKS` ledgers of each way, seen referenced before, by the oracles' count."""
         chosen = list(ways)
         if ROLLOVER in chosen:
             self._kill_brokers()
@@ -113,9 +112,9 @@ class LeakingBrokers:
         return left
 
     def lose_schema_races(self) -> frozenset[LedgerId]:
-        """At least `LEAST_LEAKS` ledgers of schemas that no node ever named: the losers of concurrent first publishes.
+        """Leak at least `LEAST_LEAKS` ledgers of schemas without a reference: losers of concurrent first publishes.
 
-        Brokers of 4.0.8 write a schema's ledger first and name it then, and only one such ledger wins.
+        Brokers of 4.0.8 write a schema's ledger before its reference, and only one such ledger wins.
         """
         namespace = self._namespace("schema-race")
         topics = numbered_topics(namespace, _RACED_TOPICS)
@@ -131,7 +130,7 @@ class LeakingBrokers:
         return lost
 
     def _left_below(self, path: str) -> frozenset[LedgerId]:
-        """The ledgers of owners below a path that nothing references, by the oracles' count."""
+        """Return unreferenced ledgers of owners below a path, by the oracles' count."""
         nodes = self._workload.ledger_nodes(self._scene.oracles.reference_scan().orphans)
         claims = {id_: read_claim(decode_ledger_metadata(node.data).custom_metadata) for id_, node in nodes.items()}
         return frozenset(
@@ -144,16 +143,16 @@ class LeakingBrokers:
         return [self._workload.ledgers(topic) for topic in volley.topics]
 
     def _seen(self, volley: Volley) -> Sequence[TopicLedgers] | None:
-        """The volley's ledgers, once the watch names the nodes of all; a cursor may switch its ledger meanwhile."""
+        """Return the volley's ledgers if the watch has seen all references; None if a cursor switched meanwhile."""
         ledgers = self._ledgers(volley)
         seen = (self._watching.call("GET", f"{BASE}/watch/leaks/{each}")["namedBy"] for each in _all_of(ledgers))
         return ledgers if all(seen) else None
 
-    # --- what is asked of brokers ----------------------------------------------------------------------------------
+    # --- requests to brokers ---------------------------------------------------------------------------------------
 
     def _namespace(self, what: str, **policies: object) -> str:
         namespace = f"{self._scene.namespace}-{what}-{unique()}"
-        self._workload.admin("PUT", f"namespaces/{namespace}", {"retention_policies": _KEEP_ALL, **policies})
+        self._workload.admin("PUT", f"namespaces/{namespace}", {"retention_policies": KEEP_ALL, **policies})
         self._scene.oracles.expect_broken_topics_in(namespace)
         return namespace
 
@@ -165,16 +164,16 @@ class LeakingBrokers:
     def _trims(self) -> Volley:
         namespace = self._namespace(LeakCause.TRIM.value)
         topics = self._filled(namespace)
-        self._workload.admin("POST", f"namespaces/{namespace}/retention", _KEEP_NOTHING)
+        self._workload.admin("POST", f"namespaces/{namespace}/retention", KEEP_NOTHING)
         return Volley(topics, [partial(self._ask, "POST", topic, "trim") for topic in topics])
 
     def _cursor_rollovers(self) -> Volley:
-        """A cursor whose topic is closed keeps its position in its node, and its ledger is deleted."""
+        """Return unloads of topics, after which brokers store cursors in nodes and delete cursors' ledgers."""
         topics = self._subscribed(LeakCause.CURSOR_SWITCH)
         return Volley(topics, [partial(self._ask, "PUT", topic, "unload") for topic in topics])
 
     def _rollovers(self) -> Volley:
-        """Each acknowledgement begins another ledger, and every cursor does at about the same time."""
+        """Return acknowledgements, each of which begins another ledger, of all cursors at about the same time."""
         client = PatientClient(self._scene.cluster.addresses)
         topics = numbered_topics(self._namespace(ROLLOVER), _SUBSCRIBED_TOPICS)
         consumers = [each for topic in topics for each in self._consumers(client, topic, ledgers=2)]
@@ -193,10 +192,10 @@ class LeakingBrokers:
         return topics
 
     def _compactions(self) -> Volley:
-        """Of topics that were closed since they were compacted first: then their cursors' nodes name the old ledger.
+        """Return compactions of topics closed since the first one, whose cursors' nodes name the old ledger.
 
-        A broker closes the new one, writes its name into the cursor's ledger (at once: by default another time within
-        a second stays in memory) and deletes the old one. Nodes show the new name when the topic was closed again.
+        A broker closes the new ledger, writes its id into the cursor's ledger (at once here; by default a second write
+        within a second stays in memory) and deletes the old one. Nodes show the new id after the topic closes again.
         """
         namespace = self._namespace(LeakCause.COMPACTION.value, persistence=_STORED_AT_ONCE)
         topics = numbered_topics(namespace, _COMPACTED_TOPICS)
@@ -218,7 +217,7 @@ class LeakingBrokers:
         self._workload.produce(topic, [b"value"] * 2, key="key")
 
     def _schema_deletions(self) -> Volley:
-        """Brokers delete a schema's ledgers first and then its node, also where the ledgers could not be deleted."""
+        """Return deletions of schemas: brokers delete the node after the ledgers, even if that deletion failed."""
         topics = numbered_topics(self._namespace(LeakCause.SCHEMA.value), _LISTS)
         _all_at_once([partial(self._workload.store_schemas, topic, _LEDGERS) for topic in topics])
         return Volley(topics, [partial(self._workload.delete_schemas, topic) for topic in topics])
@@ -237,7 +236,7 @@ class LeakingBrokers:
             consumer.close()
 
     def _consumers(self, client: PatientClient, topic: TopicName, ledgers: int) -> Sequence[pulsar.Consumer]:
-        """One for each name, with the topic's first message acknowledged."""
+        """Return a consumer for each name, with the topic's first message acknowledged."""
         self._workload.fill(topic, ledgers)
         earliest = pulsar.InitialPosition.Earliest
         consumers = [
@@ -253,7 +252,7 @@ class LeakingBrokers:
     def _ask(self, method: str, topic: TopicName, verb: str = "", **params: str) -> None:
         self._workload.request(method, self._workload.of_topic(topic, verb), **params)
 
-    # --- and how they die of it ------------------------------------------------------------------------------------
+    # --- kills of brokers ------------------------------------------------------------------------------------------
 
     def _fire(self, volleys: Mapping[str, Volley], before: Mapping[str, Sequence[TopicLedgers]]) -> None:
         calls = [call for volley in volleys.values() for call in volley.calls]
@@ -272,16 +271,16 @@ class LeakingBrokers:
         _all_at_once([partial(_quietly, each) for volley in volleys.values() for each in volley.afterwards])
 
     def _kill_brokers(self) -> None:
-        """Both at the same moment."""
+        """Kill both brokers at the same moment."""
         cluster = self._scene.cluster
         for pid in [cluster.addresses.members[name] for name in BROKERS]:
             os.kill(pid, signal.SIGKILL)
         for broker in BROKERS:
-            with suppress(ClusterNotFoundError):  # it has ended by then, or its end is waited for
+            with suppress(ClusterNotFoundError):  # the broker has ended already; otherwise this waits for its end
                 cluster.kill(broker)
 
     def _start_brokers(self, conf: Mapping[str, str] | None = None) -> None:
-        """With these settings over their own."""
+        """Start both brokers with these settings on top of their own."""
         cluster = self._scene.cluster
         directory = cluster.addresses.directory
         assert directory is not None
@@ -289,13 +288,12 @@ class LeakingBrokers:
             file = directory / broker / "broker.conf"
             self._confs.setdefault(broker, file.read_text())
             file.write_text(render(self._confs[broker], conf or {}))
-        with ThreadPoolExecutor(len(BROKERS)) as pool:
-            list(pool.map(cluster.restart, BROKERS))
+        in_parallel(cluster.restart, BROKERS, len(BROKERS))
 
 
 @contextmanager
 def no_deletion_of(metadata_store_url: str, ledger_ids: Iterable[LedgerId]) -> Iterator[None]:
-    """Meanwhile no client can delete the nodes of these ledgers, nor their neighbours' (as many as 10,000)."""
+    """Keep clients from deleting the nodes of these ledgers and their neighbours (up to 10,000) meanwhile."""
     parents = {ledger_path(ledger_id).rpartition("/")[0] for ledger_id in ledger_ids}
     client = KazooClient(parse_metadata_store_url(metadata_store_url).hosts)
     client.start()
@@ -315,7 +313,7 @@ def _all_of(ledgers: Iterable[TopicLedgers]) -> frozenset[LedgerId]:
 
 
 def _vanished(before: Sequence[TopicLedgers], now: Sequence[TopicLedgers]) -> int:
-    """How many ledgers brokers want to delete; a cursor's ledger still names the compacted one that was replaced."""
+    """Return the number of ledgers to delete, including replaced compacted ones that a cursor's ledger still names."""
     vanished = _all_of(before) - _all_of(now)
     replaced = [old.compacted for old, new in zip(before, now, strict=True) if new.compacted - old.compacted]
     return len(vanished.union(*replaced))

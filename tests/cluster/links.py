@@ -1,11 +1,11 @@
-"""A network namespace for sidecars, joined to the cluster by one real link for each port of each member.
+"""A network namespace for sidecars, connected to the cluster by a real link for each port of each member.
 
-Sidecars in it use the cluster's own addresses, also those that brokers and bookies advertise, since the routes of the
-namespace lead ``127.0.0.1:<port of a member>`` over that port's link. A link can be cut both ways (it goes down) or one
-way (frames are sent nowhere), and its connections can be reset. Neither side hears of a cut: packets are lost.
+Sidecars in it use the cluster's own addresses, including those that brokers and bookies advertise, since the routes of
+the namespace lead ``127.0.0.1:<port of a member>`` over that port's link. Tests can cut a link both ways (it goes down)
+or one way (frames go nowhere), and reset its connections. No side notices a cut: packets are lost.
 
-Invariant: the namespace, its links and its routes end with the process that made them, however that ends, and nothing
-of this machine's own network is changed.
+Invariant: the namespace, its links and its routes end with the process that created them, however it ends, and this
+machine's own network does not change.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _HINT = "run the tests as root, or in namespaces of your own: unshare --map-root
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One port of one member: ``zookeeper client``, ``broker-1 http``, ``broker-1 broker``, ``bookie-2 bookie``."""
+    """A port of a member: ``zookeeper client``, ``broker-1 http``, ``broker-1 broker``, ``bookie-2 bookie``."""
 
     member: str
     purpose: str
@@ -45,7 +45,7 @@ class Link:
 
 
 class Cut(Enum):
-    """Which packets of a link are lost."""
+    """Directions in which a link loses packets."""
 
     BOTH = "both ways"
     TO_CLUSTER = "to the cluster"
@@ -54,7 +54,7 @@ class Cut(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Wires:
-    """The two ends of one link, and their addresses."""
+    """The two ends of a link, and their addresses."""
 
     port: int
     table: int
@@ -68,7 +68,7 @@ class SidecarNetwork:
     """The namespace and its links; `close` when done."""
 
     def __init__(self, ports: Mapping[Link, int]) -> None:
-        # `cat` ends when this process does, and the namespace with it: its standard input is our pipe.
+        # `cat`, and the namespace with it, ends with this process, because its standard input is a pipe from it.
         self._holder = subprocess.Popen(
             ["unshare", "--net", "cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
         )
@@ -83,15 +83,15 @@ class SidecarNetwork:
 
     @property
     def links(self) -> list[Link]:
-        """All of them, in the members' order."""
+        """All links, in the members' order."""
         return list(self._wires)
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """The command that runs ``argv`` in the namespace, as the same process."""
+        """Return the command that runs ``argv`` in the namespace, as the same process."""
         return ["nsenter", f"--net={self._path}", "--", *argv]
 
     def expose(self, port: int) -> None:
-        """Let this machine reach what listens in the namespace on ``127.0.0.1:port`` at the same address."""
+        """Forward ``127.0.0.1:port`` of this machine to the same address in the namespace."""
         self._relays.append(_Relay(port, self._path))
 
     def cut(self, links: Iterable[Link], how: Cut = Cut.BOTH) -> None:
@@ -105,14 +105,14 @@ class SidecarNetwork:
                 self._inside("ip", *_to_nowhere(wires.here_address, wires.there))
 
     def restore(self, links: Iterable[Link] | None = None) -> None:
-        """Let the packets through again; of all links by default."""
+        """Restore links, all by default."""
         for wires in self._chosen(self._wires if links is None else links):
             _run("ip", "link", "set", "dev", wires.here, "up")
             _run("ip", "neigh", "flush", "dev", wires.here, "nud", "permanent")
             self._inside("ip", "neigh", "flush", "dev", wires.there, "nud", "permanent")
 
     def reset(self, links: Iterable[Link]) -> None:
-        """Reset every connection that goes over these links; new ones are possible at once."""
+        """Reset all connections over these links; new ones are possible at once."""
         for wires in self._chosen(links):
             self._inside("ss", "--kill", "dst", LOOPBACK, "dport", "=", f":{wires.port}")
 
@@ -135,9 +135,9 @@ class SidecarNetwork:
         _run(*self.command(argv))
 
     def _connect(self) -> None:
-        """Lay the links, and send what goes to a member's port over its link instead of the loopback device.
+        """Create the links, and route packets to a member's port over its link instead of the loopback device.
 
-        The look into the table of local addresses has to come after ours for that, so it gets a later place.
+        The rule for the table of local addresses has to follow the ones of the links, so it gets a later place.
         """
         for wires in self._wires.values():
             namespace = str(self._holder.pid)
@@ -159,7 +159,7 @@ _ACCEPT_LOOPBACK = (
 
 
 def _wires(ports: Mapping[Link, int]) -> dict[Link, _Wires]:
-    """Names and addresses for the links; the addresses are of the range for tests of networks (RFC 2544)."""
+    """Return names and addresses of the links, in the range for network tests (RFC 2544)."""
     name, subnet = secrets.token_hex(3), f"198.18.{secrets.randbelow(256)}"
     found = {}
     for number, (link, port) in enumerate(ports.items()):
@@ -197,7 +197,7 @@ def _batch(prefix: Sequence[str], lines: Sequence[str]) -> None:
 
 
 def _wait_for_namespace(holder: subprocess.Popen[bytes]) -> None:
-    """Until the process has left our namespace."""
+    """Wait until the process has left this process's namespace."""
     own = Path("/proc/self/ns/net").readlink()
     never = threading.Event()
     for _ in range(100):
@@ -208,11 +208,11 @@ def _wait_for_namespace(holder: subprocess.Popen[bytes]) -> None:
     raise AssertionError("no network namespace was made")
 
 
-# --- reaching what listens inside ------------------------------------------------------------------------------------
+# --- access to listeners in the namespace ----------------------------------------------------------------------------
 
 
 class _Relay:
-    """Takes connections on ``127.0.0.1:port`` here and makes them there."""
+    """Forwarder of connections on ``127.0.0.1:port`` into the namespace."""
 
     def __init__(self, port: int, namespace: str) -> None:
         self._port = port
@@ -247,7 +247,7 @@ class _Relay:
                 back.join()
 
     def _connect(self) -> socket.socket:
-        """A connection made in the namespace; a thread that has entered it stays there, so it is used for this only."""
+        """Return a connection in the namespace; the thread stays in there, so it serves nothing else."""
         _enter(self._namespace)
         return socket.create_connection((LOOPBACK, self._port))
 
@@ -261,7 +261,7 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
 
 
 def _enter(namespace: str) -> None:
-    """This thread's ``setns``, which Python has from 3.12 on."""
+    """Move this thread by ``setns``, which Python has from 3.12 on."""
     with Path(namespace).open("rb") as handle:
         if ctypes.CDLL(None, use_errno=True).setns(handle.fileno(), _CLONE_NEWNET) != 0:
             raise OSError(ctypes.get_errno(), f"setns to {namespace}")
@@ -271,7 +271,7 @@ def _enter(namespace: str) -> None:
 
 
 def links_of(addresses: ClusterAddresses) -> dict[Link, int]:
-    """One link for each port of a cluster that was started on this machine."""
+    """Return a link for each port of a cluster on this machine."""
     assert addresses.directory is not None, "only a cluster of this machine has links"
     members = read_state(addresses.directory).members
     return {Link(member.name, purpose): port for member in members for purpose, port in member.ports.items()}
@@ -279,7 +279,7 @@ def links_of(addresses: ClusterAddresses) -> dict[Link, int]:
 
 @contextlib.contextmanager
 def sidecar_network(addresses: ClusterAddresses) -> Iterator[SidecarNetwork]:
-    """A namespace with links to a cluster; skips the test where the system allows none."""
+    """Yield a namespace with links to a cluster; skip the test if the system does not allow one."""
     if addresses.directory is None:
         pytest.skip("links are laid to members on this machine only; this cluster runs elsewhere")
     skip_without_namespaces()
@@ -291,7 +291,7 @@ def sidecar_network(addresses: ClusterAddresses) -> Iterator[SidecarNetwork]:
 
 
 def skip_without_namespaces() -> None:
-    """Skip the test where the system lets no network namespace be made, and name what would."""
+    """Skip the test if the system does not allow network namespaces, and name the remedy."""
     missing = [tool for tool in ("unshare", "nsenter", "ip", "ss") if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"network namespaces need {', '.join(missing)} (util-linux, iproute2)")

@@ -1,6 +1,6 @@
-"""What some tests need and not every machine has; a test without it is skipped, with what would make it run.
+"""Needs of some tests that not every machine has; a test without them is skipped with the remedy.
 
-Mark a test ``@pytest.mark.containers``, ``kubernetes`` or ``browser``; `make test-containers` and the like run those.
+Mark a test ``@pytest.mark.containers``, ``kubernetes`` or ``browser``; `make test-containers` and so on run these.
 """
 
 import os
@@ -20,7 +20,7 @@ _ANSWER_SECONDS = 15
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """``is_there`` is asked before each test that is marked; ``reason`` is what a skipped one shows."""
+    """A need, checked by ``is_there`` before each marked test; skipped tests show ``reason``."""
 
     about: str
     is_there: Callable[[], bool]
@@ -28,13 +28,13 @@ class Need:
 
 
 def browser() -> str | None:
-    """The browser's program, as named or as found on PATH."""
+    """Return the browser's program, from the variable or from PATH."""
     named = os.environ.get(BROWSER_VARIABLE)
     return shutil.which(named) if named else next(filter(None, map(shutil.which, _BROWSERS)), None)
 
 
 def kubernetes_answers() -> bool:
-    """Whether ``kubectl`` reaches the API server of its current context."""
+    """Return True if ``kubectl`` reaches the API server of its current context."""
     if shutil.which("kubectl") is None:
         return False
     try:

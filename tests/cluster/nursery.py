@@ -1,6 +1,6 @@
-"""The near end of `tests.cluster.failing_sidecar`'s nursery: sidecars, with or without faults, started in no time.
+"""Client of `tests.cluster.failing_sidecar`'s nursery, which starts sidecars with or without faults quickly.
 
-Importing everything costs two seconds of a processor, most of a sidecar's start; the nursery does it once for all.
+Imports cost two seconds of processor time, most of a sidecar's start; the nursery runs them once.
 """
 
 import atexit
@@ -20,7 +20,7 @@ from tests.cluster.patience import OPERATION_SECONDS
 
 
 class Nursery:
-    """One process that forks sidecars; they end with it, and it with this process."""
+    """A process that forks sidecars; they end with it, and it ends with this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -34,16 +34,16 @@ class Nursery:
         )
 
     def start(self, environment: Mapping[str, str], log: Path, faults: Sequence[str] = ()) -> ProcessIdentity:
-        """Start a sidecar with these faults, written as `failing_sidecar.Fault` is."""
+        """Start a sidecar with these faults, in the form of `failing_sidecar.Fault`."""
         log.touch()
         return identify(self._ask({"environment": dict(environment), "log": str(log), "faults": list(faults)}))
 
     def exit_code(self, process: ProcessIdentity) -> int:
-        """The exit code of a sidecar that has ended; negative if a signal has ended it."""
+        """Return the exit code of an ended sidecar, negative after a signal."""
         return self._ask({"ended": process.pid})
 
     def close(self) -> None:
-        """End it and every sidecar that it has started."""
+        """End the nursery and all its sidecars."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -63,7 +63,7 @@ class Nursery:
 
 @cache
 def nursery() -> Nursery:
-    """The nursery of this process, begun when it is needed first."""
+    """Return this process's nursery, started at the first call."""
     begun = Nursery()
     atexit.register(begun.close)
     return begun

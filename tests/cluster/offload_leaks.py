@@ -1,7 +1,7 @@
-"""Brokers killed in trims and in offloads: what they leave in tiered storage.
+"""Objects that brokers killed during trims and offloads leave in tiered storage.
 
-Until the brokers are killed the object store refuses to delete, so how fast the machine is does not matter: brokers
-take the attempt out of the list and die before they try again.
+Until the brokers are killed the object store refuses deletions, so the speed of the machine does not matter: brokers
+remove the attempt from the list and die before they retry.
 """
 
 import os
@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import requests
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
-from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import OffloadContext
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.paths import managed_ledger_path
+from pulsar_sidecar.ownership.references import managed_ledger_references
 
 from tests.cluster.clients import PatientClient
 from tests.cluster.offloading import internal_stats, topic_url
@@ -36,14 +36,16 @@ _CLOCK = SystemClock()
 
 @contextmanager
 def offloading_to(
-    bucket: S3Storage, special_cluster: ClusterFactory, entries_per_ledger: int, **options: Any
+    bucket: S3Storage,
+    special_cluster: ClusterFactory,
+    entries_per_ledger: int,
+    block_bytes: int = 64 * 1024 * 1024,
+    **options: Any,
 ) -> Iterator[ClusterUnderTest]:
-    """A cluster that offloads to the bucket, unless a namespace's policy sets otherwise."""
-    metadata = bucket.context(1, 2).driver_metadata
+    """Run a cluster that offloads to the bucket, unless a namespace's policy says otherwise."""
     broker_conf = {
-        "managedLedgerOffloadDriver": metadata["managedLedgerOffloadDriver"],
-        "managedLedgerOffloadBucket": BUCKET,
-        "managedLedgerOffloadServiceEndpoint": metadata["serviceEndpoint"],
+        **offload_conf(bucket),
+        "managedLedgerOffloadMaxBlockSizeInBytes": str(block_bytes),
         "managedLedgerMaxEntriesPerLedger": str(entries_per_ledger),
         "managedLedgerMinLedgerRolloverTimeMinutes": "0",
     }
@@ -54,8 +56,18 @@ def offloading_to(
             yield cluster
 
 
+def offload_conf(bucket: S3Storage) -> dict[str, str]:
+    """Return the settings of brokers that offload to the bucket, with `KEYS` in their environment."""
+    metadata = bucket.context(1, 2).driver_metadata
+    return {
+        "managedLedgerOffloadDriver": metadata["managedLedgerOffloadDriver"],
+        "managedLedgerOffloadBucket": BUCKET,
+        "managedLedgerOffloadServiceEndpoint": metadata["serviceEndpoint"],
+    }
+
+
 def watching(bucket: S3Storage, mode: str) -> Mapping[str, object]:
-    """The settings of a sidecar that watches, and may look into the bucket."""
+    """Return the settings of a sidecar that watches, with access to the bucket."""
     return {
         "ledger_deletion_watch": mode,
         "ledger_deletion_watch_settle_in_seconds": 10,
@@ -67,7 +79,7 @@ def watching(bucket: S3Storage, mode: str) -> Mapping[str, object]:
 
 @dataclass(slots=True)
 class OffloadingTopics:
-    """Topics that brokers offload to a bucket which can be made to refuse."""
+    """Topics that brokers offload to a bucket that refuses on request."""
 
     cluster: ClusterUnderTest
     bucket: S3Storage
@@ -75,7 +87,7 @@ class OffloadingTopics:
     brokers: Sequence[str] = ("broker-1",)
 
     def contexts(self, topic: TopicName) -> dict[LedgerId, OffloadContext]:
-        """What the topic's list holds of offload attempts."""
+        """Return the offload contexts in the topic's list."""
         with ZooKeeperMetadataStore(self.cluster.addresses.metadata_store_url, _CLOCK) as store:
             node = store.read(managed_ledger_path(topic.managed_ledger_name))
         assert node is not None
@@ -93,7 +105,7 @@ class OffloadingTopics:
             client.close()
 
     def offload(self, topic: TopicName) -> None:
-        """Have the broker begin to offload all but the last ledger; wait for nothing."""
+        """Start the offload of all ledgers but the last, without a wait."""
         url = topic_url(self.cluster, topic)
         ledger_id, entry_id = internal_stats(url)["lastConfirmedEntry"].split(":")
         up_to = {"ledgerId": int(ledger_id), "entryId": int(entry_id), "partitionIndex": -1}
@@ -103,7 +115,7 @@ class OffloadingTopics:
         return str(requests.get(f"{topic_url(self.cluster, topic)}/offload", timeout=30).json()["status"])
 
     def fail_offload(self, topic: TopicName) -> list[Copy]:
-        """An offload whose data is written and whose index is refused; the attempts, all of which are listed."""
+        """Fail an offload after its data, at its index, and return the attempts, all of which are listed."""
         self.refusals.indexes = self.refusals.deletions = True
         self.offload(topic)
         until(lambda: self.offload_state(topic) == "ERROR", f"the offload of {topic} fails", seconds=120)
@@ -111,7 +123,7 @@ class OffloadingTopics:
         return [(ledger_id, context, topic) for ledger_id, context in self.contexts(topic).items()]
 
     def leave_trimmed(self, topic: TopicName, subscription: str) -> list[Copy]:
-        """Have a trim take all offloaded ledgers out of the list, while their objects cannot be deleted."""
+        """Trim all offloaded ledgers from the list while the bucket refuses to delete their objects."""
         self.refusals.deletions = True
         before = self.contexts(topic)
         url = topic_url(self.cluster, topic)
@@ -125,14 +137,14 @@ class OffloadingTopics:
         return [(ledger_id, context, topic) for ledger_id, context in before.items()]
 
     def leave_replaced(self, failed: Sequence[Copy]) -> None:
-        """Have further attempts replace the failed ones, whose objects cannot be deleted."""
+        """Replace failed attempts by further ones while the bucket refuses to delete their objects."""
         self.refusals.deletions = True
         for topic in {topic for _, _, topic in failed}:
             self.offload(topic)
         until(lambda: not self.listed(failed), "other attempts replace those that failed")
 
     def listed(self, copies: Sequence[Copy]) -> list[Copy]:
-        """Those that lists still name."""
+        """Return the copies that lists still name."""
         found = {topic: self.contexts(topic) for _, _, topic in copies}
         return [
             each
@@ -141,17 +153,17 @@ class OffloadingTopics:
         ]
 
     def left(self, copies: Sequence[Copy]) -> list[Copy]:
-        """Those of which the bucket has something."""
+        """Return the copies of which the bucket still has parts."""
         return [each for each in copies if self.bucket.parts(each[0], each[1], each[2].managed_ledger_name)]
 
     def unnamed(self, topics: Iterable[TopicName]) -> set[str]:
-        """Objects in the bucket that no list of these topics names."""
+        """Return objects in the bucket that no list of these topics names."""
         contexts = (context for topic in topics for context in self.contexts(topic).values())
         attempts = tuple(str(context.attempt) for context in contexts)
         return {key for key in self.bucket.object_names() if not key.startswith(attempts)}
 
     def kill_brokers(self) -> None:
-        """All at the same moment, and start them again; the object store deletes again from then on."""
+        """Kill all brokers at once and restart them; the object store deletes again from then on."""
         for name in self.brokers:
             os.kill(self.cluster.addresses.members[name], signal.SIGKILL)
         self.refusals.deletions = self.refusals.indexes = False

@@ -1,6 +1,5 @@
-"""Has real brokers offload topics (PIP-17), to whatever their cluster or a namespace is set to."""
+"""Offloads of topics by real brokers (PIP-17), to the destination of their cluster or a namespace."""
 
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -8,19 +7,15 @@ from typing import Any
 from urllib.parse import quote
 
 import requests
-from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.names import TopicName
 
-from tests.cluster.patience import PATIENCE_SECONDS
+from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.topics import unique
 
-_CLOCK = SystemClock()
-_POLL_SECONDS = 0.1
-
 
 def offload_closed_ledgers(cluster: ClusterUnderTest, topic: TopicName) -> None:
-    """Offload everything but the ledger that the topic writes to, and wait for it."""
+    """Offload all ledgers but the open one, and wait for the end."""
     url = topic_url(cluster, topic)
     ledger_id, entry_id = internal_stats(url)["lastConfirmedEntry"].split(":")
     up_to = {"ledgerId": int(ledger_id), "entryId": int(entry_id), "partitionIndex": -1}
@@ -36,24 +31,24 @@ def topic_url(cluster: ClusterUnderTest, topic: TopicName) -> str:
 def internal_stats(url: str) -> Mapping[str, str]:
     answer = requests.get(f"{url}/internalStats", timeout=30)
     answer.raise_for_status()
-    stats: Mapping[str, str] = answer.json()
-    return stats
+    return answer.json()
 
 
 def wait_for_offload(url: str) -> None:
-    deadline = _CLOCK.monotonic_seconds() + PATIENCE_SECONDS
-    while (status := requests.get(f"{url}/offload", timeout=30).json())["status"] == "RUNNING":
-        assert _CLOCK.monotonic_seconds() < deadline, "the broker is still offloading"
-        _CLOCK.wait_seconds(_POLL_SECONDS, threading.Event())
+    def ended() -> Any:
+        status = requests.get(f"{url}/offload", timeout=30).json()
+        return None if status["status"] == "RUNNING" else status
+
+    status = until(ended, "the broker has offloaded")
     assert status["status"] == "SUCCESS", status
 
 
 def offload_to_directory(
     cluster: ClusterUnderTest, base: str, profile: Path, more: Mapping[str, Any] = MappingProxyType({})
 ) -> str:
-    """Let a new namespace offload with the filesystem driver; ``profile`` is its Hadoop configuration.
+    """Create a namespace that offloads with the filesystem driver; ``profile`` is its Hadoop configuration.
 
-    A namespace's policy that does not set where the offloaders are means ``./offloaders``, whatever the broker's does.
+    A namespace's policy without a directory of offloaders means ``./offloaders``, whatever the broker's setting.
     """
     profile.write_text("<configuration/>")
     admin = f"{cluster.addresses.web_service_urls[0]}/admin/v2"

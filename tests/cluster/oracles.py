@@ -1,13 +1,13 @@
-"""What must be true after every test of deletion, whatever the test did to sidecars and brokers.
+"""Invariants after every test of deletion, whatever the test did to sidecars and brokers.
 
-- S1: no referenced ledger is gone. - S2: topics that stay read from their first message to their last.
-- L1: no accepted record is unfinished: the backlog returns to 0, no topic deletion runs on, and each ledger that a
-sidecar accepted has a final outcome. - E1: each ledger's effect happened once. - Nothing that a sidecar accepted is
-left an orphan. - Every step that a sidecar reported is one that the protocol's model allows: looked at when the
-session ends and the replay is switched on (`tests.model.conformance`).
+- S1: no referenced ledger is gone. - S2: remaining topics are readable from their first message to their last.
+- L1: no accepted record is unfinished: the backlog returns to 0, no topic deletion keeps running, and each ledger that
+a sidecar accepted has a final outcome. - E1: each ledger's effect happened once. - No ledger that a sidecar accepted is
+left an orphan. - The protocol's model allows every step that a sidecar reported: checked at the end of the session if
+the replay is on (`tests.model.conformance`).
 
-Invariant: everything is counted on the cluster itself, by a scan of the metadata store and by reading the outcome
-topic from its beginning; nothing is believed because a sidecar reports it, except that its backlog is empty.
+Invariant: the oracles count everything on the cluster itself, by a scan of the metadata store and a reading of the
+outcome topic from its beginning; they believe no report of a sidecar, except that its backlog is empty.
 """
 
 import json
@@ -16,17 +16,18 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import pulsar
-from pulsar_sidecar.audit.reference_scan import ReferenceScan, demand_complete, scan_references
-from pulsar_sidecar.ledger_ownership.claims import CursorClaim, DataClaim, read_claim
-from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, managed_ledger_path
+from pulsar_sidecar.features.audit.reference_scan import ReferenceScan, demand_complete, scan_references
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
+from pulsar_sidecar.ownership.claims import CursorClaim, DataClaim, read_claim
+from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ownership.paths import MANAGED_LEDGERS, SCHEMAS, managed_ledger_path
 
 from tests.cluster.patience import Found, NotInTime, until
 from tests.cluster.topics import Workload
@@ -36,14 +37,14 @@ from tests.model import conformance
 OUTCOME_TOPIC = parse_topic_name("persistent://pulsar/system/__ledger_deletion-OUTCOME")
 FINAL = frozenset({"deleted", "kept", "rejected", "dead-letter", "set-aside"})
 NOT_OURS_TO_DELETE = frozenset({"not-pulsars", "unknown-component"})
-"""Reasons for which an orphan stays one."""
+"""Reasons why an orphan remains."""
 
 _READ_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One line of the outcome topic; ``step`` is judged, settled, undeleted or topic-deletion."""
+    """A line of the outcome topic; ``step`` is judged, settled, undeleted or topic-deletion."""
 
     step: str
     sidecar: str
@@ -67,7 +68,7 @@ class Outcome:
 
 
 class RunningSidecar(Protocol):
-    """What the oracles ask a sidecar for."""
+    """The sidecar's calls that the oracles need."""
 
     def status(self) -> dict[str, Any]: ...
 
@@ -75,7 +76,7 @@ class RunningSidecar(Protocol):
 
 
 class OutcomeLog:
-    """The outcome topic, read from its beginning and then on."""
+    """The outcome topic, read continuously from its beginning."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
@@ -85,7 +86,7 @@ class OutcomeLog:
 
     @property
     def all(self) -> list[Outcome]:
-        """Everything that is there by now; nothing before the first sidecar has created the topic."""
+        """All outcomes so far; none before the first sidecar has created the topic."""
         node = managed_ledger_path(OUTCOME_TOPIC.managed_ledger_name)
         if self._reader is None and self._workload.store.read(node) is None:
             return []
@@ -93,7 +94,7 @@ class OutcomeLog:
         return self._read
 
     def _has_caught_up(self) -> bool:
-        """Read what is new; False when the connection broke, and the topic has to be read from its beginning."""
+        """Read new outcomes; return False if the connection broke, so that reading restarts from the beginning."""
         if self._reader is None:
             self._reader = self._workload.client.create_reader(str(OUTCOME_TOPIC), pulsar.MessageId.earliest)
         try:
@@ -109,8 +110,8 @@ class OutcomeLog:
         while reader.has_message_available():
             payload = bytes(reader.read_next(_READ_MS).data())
             if payload in self._seen:
-                # A client whose connection broke sends again what was stored, and brokers deduplicate no system topic.
-                # One message names the sidecar, its step and the millisecond, so this is the same effect again.
+                # After a broken connection a client resends stored messages, and brokers deduplicate no system topic.
+                # A message names the sidecar, its step and the millisecond, so this is the same effect again.
                 continue
             self._seen.add(payload)
             document = json.loads(payload)
@@ -118,7 +119,7 @@ class OutcomeLog:
                 self._read.append(Outcome(document["step"], document["sidecar"], entry))
 
     def since(self, mark: int) -> list[Outcome]:
-        """What came after a mark, which was the length of `all`."""
+        """Return the outcomes after a mark, a former length of `all`."""
         return self.all[mark:]
 
     def close(self) -> None:
@@ -127,7 +128,7 @@ class OutcomeLog:
 
 
 class Oracles:
-    """Watches one test; `check` when it has ended."""
+    """Oracles of a test; call `check` at its end."""
 
     def __init__(self, workload: Workload, log: OutcomeLog) -> None:
         self._workload = workload
@@ -139,24 +140,24 @@ class Oracles:
         self._damaged: set[str] = set()
 
     def add_accepted(self, ledger_ids: Iterable[LedgerId]) -> None:
-        """A sidecar has accepted a record for each of these."""
+        """Record that a sidecar has accepted records of these ledgers."""
         self._accepted.update(ledger_ids)
 
     @property
     def accepted(self) -> int:
-        """How many ledgers a sidecar has accepted a record of."""
+        """Number of ledgers of which a sidecar has accepted a record."""
         return len(self._accepted)
 
     def keeps(self, topic: TopicName, payloads: Sequence[bytes]) -> None:
-        """This topic stays, and holds exactly these messages."""
+        """Expect that a topic stays, with exactly these messages."""
         self._kept[topic] = payloads
 
     def expect_broken_topics_in(self, namespace: str) -> None:
-        """This test damages topics of the namespace itself, without a sidecar."""
+        """Expect broken topics in a namespace, because the test itself damages them."""
         self._damaged.add(namespace)
 
     def reference_scan(self) -> ReferenceScan:
-        """A complete scan of the references; repeated while nodes vanish under it."""
+        """Return a complete scan of the references, retried while nodes vanish during it."""
 
         def count() -> ReferenceScan | None:
             try:
@@ -169,7 +170,7 @@ class Oracles:
         return scan
 
     def leaks_in(self, namespace: str) -> tuple[frozenset[LedgerId], frozenset[LedgerId]]:
-        """Data and cursor ledgers of the namespace that nothing references, and references of it to no ledger."""
+        """Return the namespace's unreferenced data and cursor ledgers, and its dangling references."""
         scan = self.reference_scan()
         prefix = f"{MANAGED_LEDGERS}/{namespace}/"
         orphans = frozenset(
@@ -186,11 +187,11 @@ class Oracles:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """What this test has put on the outcome topic so far."""
+        """Outcomes of this test so far."""
         return self._log.since(self._mark)
 
     def finals(self, ledger_id: int) -> list[Outcome]:
-        """How records of a ledger have ended so far in this test."""
+        """Return the final outcomes of a ledger so far in this test."""
         return self._finals_by_ledger().get(LedgerId(ledger_id), [])
 
     def _finals_by_ledger(self) -> dict[LedgerId, list[Outcome]]:
@@ -201,7 +202,7 @@ class Oracles:
         return found
 
     def wait_for_finals(self, ledger_ids: Iterable[int]) -> dict[int, Outcome]:
-        """The newest final outcome of each ledger, once all have one."""
+        """Wait for final outcomes of all ledgers and return the newest of each."""
         wanted = set(ledger_ids)
 
         def look() -> dict[int, Outcome] | None:
@@ -219,7 +220,7 @@ class Oracles:
         return {ledger_id: found.get(LedgerId(ledger_id), "none") for ledger_id in sorted(ledger_ids)[:10]}
 
     def wait_until_drained(self, sidecar: RunningSidecar) -> None:
-        """No record waits and no deletion of a topic or a namespace runs."""
+        """Wait until no record is pending and no deletion of a topic or a namespace runs."""
 
         started = time.monotonic()
 
@@ -227,7 +228,7 @@ class Oracles:
             status = sidecar.status()
             inflight = status["inflight"]
             if inflight is None or inflight["ageMs"] / 1000 > time.monotonic() - started:
-                return False  # measured before the question
+                return False  # measured before the wait began
             return (inflight["count"], status["runningTopicDeletions"], status["runningNamespaceDeletions"]) == (
                 0,
                 0,
@@ -237,13 +238,13 @@ class Oracles:
         _demand(is_drained, f"nothing waits any more\n{sidecar.log()}")
 
     def check(self, sidecar: RunningSidecar) -> None:
-        """Demand all of it; ``sidecar`` is a running one."""
+        """Check all invariants with a running ``sidecar``."""
         self.wait_until_drained(sidecar)
         self.wait_for_finals(self._accepted)
         self._check_effects_happened_once()
         self._check_nothing_referenced_is_gone()
-        self._check_what_stays_reads_to_its_end()
-        self._check_no_orphan_we_know_of()
+        self._check_kept_topics_are_readable()
+        self._check_no_known_orphans()
         conformance.note([(outcome.step, outcome.sidecar, outcome.entry) for outcome in self.outcomes])
 
     def _check_effects_happened_once(self) -> None:
@@ -257,7 +258,7 @@ class Oracles:
         assert not twice, f"E1: deleted more than once: {twice}"
 
     def _check_nothing_referenced_is_gone(self) -> None:
-        # A ledger that appears, or a topic that goes, while it is counted is no finding: it has to be there twice.
+        # A ledger that appears, or a topic that vanishes, during a scan is no finding: only two scans prove one.
         suspects = self.reference_scan().dangling - self._known_dangling
         if suspects:
             again = self.reference_scan()
@@ -268,18 +269,25 @@ class Oracles:
                 del found[ledger_id]
             assert not found, f"S1: referenced ledgers are gone: {found}"
 
-    def _check_what_stays_reads_to_its_end(self) -> None:
+    def _check_kept_topics_are_readable(self) -> None:
         for topic, payloads in self._kept.items():
-            read = self._workload.read_all(topic)
+            (read,) = _demand(partial(self._read, topic), f"{topic} can be read", "S2")
             assert read == list(payloads), f"S2: {topic} has {len(payloads)} messages and {len(read)} were read"
 
-    def _deleted_by_brokers(self, found: Mapping[LedgerId, Iterable[str]]) -> list[LedgerId]:
-        """The ledgers, by what names them, that a broker has deleted while a cursor's node or ledger does not show it.
+    def _read(self, topic: TopicName) -> tuple[list[bytes]] | None:
+        """Return the topic's messages; None while its bookies are away."""
+        try:
+            return (self._workload.read_all(topic),)
+        except pulsar.PulsarException:
+            return None
 
-        A compacted ledger that was replaced: brokers delete it when the mark-delete that names the new one has
-        succeeded, and a mark-delete that follows another within a second is only kept in memory for up to a minute
-        (``markDeleteLimiter``). And a bucket of delayed messages, whose property was left (`left_buckets`). What a
-        sidecar was about to delete, ever, is no such ledger.
+    def _deleted_by_brokers(self, found: Mapping[LedgerId, Iterable[str]]) -> list[LedgerId]:
+        """Return the ledgers that a broker has deleted before a cursor's node or ledger shows it.
+
+        They are replaced compacted ledgers: brokers delete them after the mark-delete that names the new one, and a
+        mark-delete within a second of another one stays in memory for up to a minute (``markDeleteLimiter``). And
+        buckets of delayed messages whose property was left (`left_buckets`). A ledger that a sidecar ever judged is
+        never among them.
         """
         if not found:
             return []
@@ -296,7 +304,7 @@ class Oracles:
         roots = [f"{top}/{namespace}/" for top in (MANAGED_LEDGERS, SCHEMAS) for namespace in self._damaged]
         return all(path.startswith(tuple(roots)) for path in paths)
 
-    def _check_no_orphan_we_know_of(self) -> None:
+    def _check_no_known_orphans(self) -> None:
         ended = self._finals_by_ledger()
         excused = {ledger_id for ledger_id in self._accepted if ended[ledger_id][-1].reason in NOT_OURS_TO_DELETE}
         orphans = (self._accepted - excused) & self.reference_scan().orphans
@@ -305,12 +313,12 @@ class Oracles:
         assert not orphans, f"orphans that a sidecar was told about: {sorted(orphans)}"
 
 
-def _demand(look: Callable[[], Found | None], what: str) -> Found:
-    """As `until`; but a record without an end may be a lost one, which no second try excuses."""
+def _demand(look: Callable[[], Found | None], what: str, law: str = "L1") -> Found:
+    """Wait like `until`, but fail without a second try, because an unfinished record or a message may be lost."""
     try:
         return until(look, what)
     except NotInTime as error:
-        raise AssertionError(f"L1: {error}") from None
+        raise AssertionError(f"{law}: {error}") from None
 
 
 def _claims_to_be_in(data: bytes, prefix: str) -> bool:

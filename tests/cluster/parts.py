@@ -1,6 +1,6 @@
-"""Subscriptions with delayed indexes in buckets, and schemas of several versions, made and deleted by the hundred.
+"""Hundreds of subscriptions with delayed indexes in buckets, and of schemas with several versions, to delete.
 
-Invariant: a deletion counts as done only if it was answered so, or what it was about is gone.
+Invariant: a deletion counts as done only if its answer says so, or its object is gone.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import pulsar
 import requests
-from pulsar_sidecar.audit.reference_scan import ReferenceScan, scan_references
+from pulsar_sidecar.features.audit.reference_scan import ReferenceScan, scan_references
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
@@ -33,11 +33,11 @@ _DONE = frozenset({200, 202, 204, 404})
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What was made.
+    """Created subscriptions and schemas.
 
     Attributes:
-        subscriptions: each with its topic, by the path below ``/admin/v2`` at which it is deleted.
-        schemas: the paths at which these are.
+        subscriptions: subscriptions with their topics, by the path of their deletion below ``/admin/v2``.
+        schemas: paths of the schemas.
     """
 
     subscriptions: Mapping[str, tuple[TopicName, str]]
@@ -49,10 +49,10 @@ class Parts:
         return [*self.subscriptions, *self.schemas]
 
     def broken(self, workload: Workload) -> set[str]:
-        """Subscriptions that 4.0.8 brokers cannot delete any more.
+        """Return subscriptions that 4.0.8 brokers cannot delete any more.
 
-        A broker deletes a bucket's ledger before its pointer; one that dies in between leaves a pointer to nothing, and
-        the next one answers 500 for ever.
+        A broker deletes a bucket's ledger before its pointer; if it dies between the two, it leaves a dangling
+        reference, and the next broker always answers 500.
         """
         left = {topic: workload.ledgers(topic).buckets for topic in {topic for topic, _ in self.subscriptions.values()}}
         listed = {path: left[topic].get(name, frozenset()) for path, (topic, name) in self.subscriptions.items()}
@@ -61,7 +61,7 @@ class Parts:
 
 
 def make_parts(workload: Workload, namespace: str, subscriptions: int, schemas: int) -> Parts:
-    """Make so many of both; each subscription has buckets, and most have a ledger of their cursor's."""
+    """Create subscriptions and schemas; each subscription has buckets, and most have a cursor ledger."""
     counts = [
         min(_SUBSCRIPTIONS_OF_A_TOPIC, subscriptions - start)
         for start in range(0, subscriptions, _SUBSCRIPTIONS_OF_A_TOPIC)
@@ -106,7 +106,7 @@ def _subscribe(workload: Workload, topic: TopicName, count: int) -> None:
 
 
 def delete_parts(url: str, paths: Sequence[str], answered: Callable[[], object] = lambda: None) -> list[str]:
-    """Delete them all, several at a time; those that were not deleted."""
+    """Delete parts, several at a time, and return those that were not deleted."""
     local = threading.local()
 
     def is_deleted(path: str) -> bool:
@@ -124,25 +124,25 @@ def delete_parts(url: str, paths: Sequence[str], answered: Callable[[], object] 
 
 
 def delete_rest(workload: Workload, url: str, parts: Parts, paths: Sequence[str]) -> None:
-    """Delete what was refused while brokers were away, but for those that no broker can delete any more."""
+    """Retry deletions that failed while brokers were down, except those that no broker can complete any more."""
     left = set(paths)
 
-    def is_over() -> bool:
+    def is_done() -> bool:
         left.intersection_update(delete_parts(url, sorted(left)))
         return left <= parts.broken(workload)
 
-    until(is_over, "what was refused while brokers were away is deleted")
+    until(is_done, "what was refused while brokers were away is deleted")
 
 
 def end_promises(workload: Workload, sidecar: SidecarProcess, parts: Parts) -> set[str]:
-    """Wait until the sidecars have finished what they promised; what no broker can delete and nobody promised."""
+    """Wait until the sidecars have finished accepted deletions, and return subscriptions that no broker can delete."""
     until(lambda: not sidecar.call("GET", f"{BASE}/topic-deletions"), "the sidecar has finished what it promised")
     return parts.broken(workload)
 
 
 @contextlib.contextmanager
 def killing_after(answers: int, kill: Callable[[], object]) -> Iterator[Callable[[], object]]:
-    """Call ``kill`` in a thread once so many calls came; it has returned when the context ends."""
+    """Call ``kill`` in a thread after ``answers`` calls, and wait for its return at the end."""
     came = threading.Semaphore(0)
 
     def wait_and_kill() -> None:
@@ -157,7 +157,7 @@ def killing_after(answers: int, kill: Callable[[], object]) -> Iterator[Callable
 
 
 def unreferenced(workload: Workload) -> frozenset[LedgerId]:
-    """Every ledger of the cluster that nothing references, of whatever kind."""
+    """Return all unreferenced ledgers of the cluster, of every kind."""
 
     def look() -> ReferenceScan | None:
         try:

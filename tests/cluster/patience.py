@@ -1,7 +1,7 @@
-"""Waiting for a cluster: by looking until it is so, never by sleeping for long enough.
+"""Waits for a cluster, by polling and never by sleeps of a fixed time.
 
-Invariant: a wait that ends without success names what did not come true, by an error of its own kind: a test
-gets a second try when a wait ran out, and for nothing else (docs/decisions/0009-second-tries.md).
+Invariant: a failed wait names its condition in an error of its own class: a test gets a second try after a timeout, and
+for no other reason (docs/decisions/0009-second-tries.md).
 """
 
 import time
@@ -11,20 +11,20 @@ from typing import TypeVar
 Found = TypeVar("Found")
 
 OPERATION_SECONDS = 120
-"""How long a client of a test waits for a broker: where a test is not about time, a slow machine must not fail it."""
+"""Timeout of tests' clients for a broker: a slow machine must not fail a test that is not about time."""
 
 PATIENCE_SECONDS = 300.0
-"""How long a test waits for what is sure to come on a quiet machine within seconds.
+"""Timeout of tests for conditions that a quiet machine fulfils within seconds.
 
-Longer than a broker that blocks itself stands still (`tests.cluster.buckets`)."""
+Longer than a broker blocks itself (`tests.cluster.buckets`)."""
 
 _PAUSE_SECONDS = 0.1
 _GROWTH, _LONGEST_PAUSE_SECONDS = 1.2, 0.5
-"""Several tests wait side by side on few cores, and looking costs brokers and sidecars more than waiting."""
+"""Several tests wait in parallel on few cores, and polls cost brokers and sidecars more than waits."""
 
 
 class NotInTime(AssertionError):  # noqa: N818 - a wait that ended, as `pytest` has Failed and Skipped
-    """A wait ran out."""
+    """Raised when a wait times out."""
 
 
 def until(
@@ -34,9 +34,9 @@ def until(
     *,
     pause_seconds: float | None = None,
 ) -> Found:
-    """Look until the answer is true (or anything that counts as true); that answer.
+    """Poll until the result is truthy, and return it.
 
-    Pauses between looks grow, unless their length is given.
+    Pauses between polls grow, unless their length is given.
     """
     deadline = time.monotonic() + seconds
     pause = pause_seconds or _PAUSE_SECONDS
@@ -52,7 +52,7 @@ def until(
 
 
 def holds_soon(look: Callable[[], bool], seconds: float) -> bool:
-    """Whether it comes true in that time: for what is tried again if not."""
+    """Return True if the condition becomes true in time, for callers that retry."""
     try:
         return until(look, "", seconds)
     except NotInTime:
@@ -60,7 +60,7 @@ def holds_soon(look: Callable[[], bool], seconds: float) -> bool:
 
 
 def holds_for(look: Callable[[], bool], what: str, seconds: float) -> None:
-    """Look again and again for so long; it must be so every time."""
+    """Demand that a condition holds at every poll during a time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         assert look(), f"it did not stay so: {what}"

@@ -1,6 +1,6 @@
-"""Makes every cause that keeps bytes on bookies, for real, and carries out remedies as they are printed.
+"""Every cause that keeps bytes on bookies, on a real cluster, and the printed remedies.
 
-A command is split as a shell splits it, and pulsar-admin is Pulsar's own, in one process.
+Commands are split like in a shell, and pulsar-admin is Pulsar's own, in one process.
 """
 
 import re
@@ -34,14 +34,14 @@ BROKER_CONF = {
     "delayedDeliveryMinIndexCountPerBucket": "5",
     "managedLedgerMaxEntriesPerLedger": str(ENTRIES_PER_LEDGER),
     "managedLedgerMinLedgerRolloverTimeMinutes": "0",
-    # A snapshot at the first look after a topic is loaded, and the next one in an hour.
+    # A snapshot at the first check after a load of the topic, and the next one in an hour.
     "brokerDeduplicationSnapshotFrequencyInSeconds": "3",
     "brokerDeduplicationSnapshotIntervalSeconds": "3600",
     "brokerDeleteInactiveTopicsEnabled": "false",
     "retentionCheckIntervalInSeconds": "2",
 }
 BOOKIE_CONF = {
-    # Bookies collect when they are asked to, and then every entry log that is not quite full.
+    # Bookies collect only on request, and then every entry log that is not quite full.
     "flushInterval": "1000",
     "gcWaitTime": "3600000",
     "logSizeLimit": "1048576",
@@ -49,17 +49,17 @@ BOOKIE_CONF = {
 }
 MIB = 1024 * 1024
 BEYOND = "beyond"
-"""A cluster that nothing reaches."""
+"""An unreachable cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """A topic whose closed ledgers, or other ledgers, one cause holds.
+    """A topic whose closed ledgers, or other ledgers, one cause pins.
 
     Attributes:
-        ledger_id: to be asked for, where the topic does not list it.
-        ends_ms: between which times it ends by itself.
-        loaded: whether a broker has the topic loaded.
+        ledger_id: ledger to request if the topic does not list it.
+        ends_ms: bounds of the time at which the pin ends by itself.
+        loaded: True if a broker has the topic loaded.
     """
 
     topic: TopicName
@@ -71,7 +71,7 @@ class Pinned:
 
 
 class Pins:
-    """A cluster, a sidecar that is asked, and topics that something pins."""
+    """A cluster, a sidecar and pinned topics."""
 
     def __init__(
         self, cluster: ClusterUnderTest, workload: Workload, sidecar: SidecarProcess, java: JavaAdmin, files: Path
@@ -81,7 +81,7 @@ class Pins:
         self.namespace = self.new_namespace()
 
     def run(self, line: str, *more: str) -> None:
-        """A command line of a remedy, as an operator types it; one command after the other has succeeded."""
+        """Run a remedy's command line like an operator, each command after the success of the previous one."""
         for command in line.split(" && "):
             program, *arguments = shlex.split(command)
             if program == "pulsar-admin":
@@ -109,7 +109,7 @@ class Pins:
         return self.workload.of_topic(topic, verb)
 
     def fill(self, topic: TopicName, *, deliver_after: timedelta | None = None, keys: int = 0) -> None:
-        """Three closed ledgers, and one entry in the next one."""
+        """Write three closed ledgers, and an entry of the next one."""
         producer = self.workload.client.create_producer(str(topic), batching_enabled=False)
         for number in range(CLOSED * ENTRIES_PER_LEDGER + 1):
             payload = b"%d" % number + bytes(ENTRY_BYTES)
@@ -141,20 +141,20 @@ class Pins:
         return list(self.sidecar.call("GET", "/admin/v2/pins/bookies"))
 
     def entry_logs(self) -> int:
-        """Bytes of the files, which no bookie tells."""
+        """Return the bytes of the files, which no bookie reports."""
         directory = self.cluster.addresses.directory
         assert directory is not None
         return sum(log.stat().st_size for log in directory.glob("bookie-*/ledgers/current/*.log"))
 
     def collect(self, *, compact: bool = True) -> None:
-        """Have every bookie collect, and compact, as the remedy does."""
+        """Make every bookie collect, and compact, like the remedy."""
         for bookie in self.bookies():
             command = bookie["remedies"][-1]["command"]
             self.run(command if compact else command.replace("true", "false"))
         until(lambda: not any(bookie["figures"]["isCollecting"] for bookie in self.bookies()), "bookies have collected")
 
 
-# --- the causes, each made for real --------------------------------------------------------------------------------
+# --- the causes ----------------------------------------------------------------------------------------------------
 
 
 def retention(pins: Pins, name: str) -> Pinned:
@@ -201,7 +201,7 @@ def delayed_index(pins: Pins, name: str) -> Pinned:
 
 
 def deduplication(pins: Pins, name: str) -> Pinned:
-    """A first snapshot, and then messages for which there is none for an hour."""
+    """Pin by deduplication: a first snapshot, and then messages without one for an hour."""
     topic = pins.topic(name)
     pins.workload.admin("PUT", pins.of(topic, ""))
     pins.workload.admin("POST", pins.of(topic, "deduplicationEnabled"), True)
@@ -239,7 +239,7 @@ def compacted(pins: Pins, name: str) -> Pinned:
 
 
 def compaction(pins: Pins, name: str) -> Pinned:
-    """A topic that was compacted once, and has been written to since."""
+    """Pin by compaction: a topic compacted once and written to since."""
     topic = pins.topic(name)
     pins.workload.produce(topic, [b"small"], key="key")
     pins.workload.compact(topic)
@@ -248,7 +248,7 @@ def compaction(pins: Pins, name: str) -> Pinned:
 
 
 def replication(pins: Pins, name: str) -> Pinned:
-    """To a cluster that cannot be reached."""
+    """Pin by replication to an unreachable cluster."""
     here, admin = pins.cluster.addresses.cluster_name, pins.workload.admin
     admin("PUT", f"clusters/{BEYOND}", {"serviceUrl": "http://127.0.0.1:1", "brokerServiceUrl": "pulsar://127.0.0.1:1"})
     tenant = admin("GET", "tenants/public")
@@ -269,7 +269,7 @@ def last_ledger(pins: Pins, name: str) -> Pinned:
 def terminated(pins: Pins, name: str) -> Pinned:
     pinned = last_ledger(pins, name)
 
-    # A broker that trims at this moment fails, and answers nothing about the topic before it is loaded again.
+    # A broker that trims now fails, and does not answer for the topic until the next load.
     def is_terminated() -> bool:
         if pins.workload.request("POST", pins.of(pinned.topic, "terminate")).ok:
             return True
@@ -281,7 +281,7 @@ def terminated(pins: Pins, name: str) -> Pinned:
 
 
 def not_loaded(pins: Pins, name: str) -> Pinned:
-    """Its retention ended while no broker had it loaded."""
+    """Pin by a retention that ended while no broker had the topic loaded."""
     pinned = unloaded(retention)(pins, name)
     zero = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
     pins.workload.admin("POST", f"namespaces/{pinned.topic.namespace}/retention", zero)
@@ -311,7 +311,7 @@ def unreferenced(pins: Pins, name: str) -> Pinned:
 
 
 def unloaded(made: "Cause") -> "Cause":
-    """The same of a topic that no broker has loaded: nothing ends by itself."""
+    """Return a cause for an unloaded topic, whose pin does not end by itself."""
 
     def cause(pins: Pins, name: str) -> Pinned:
         pinned = made(pins, name)
@@ -350,5 +350,5 @@ SCENES: tuple[tuple[Cause, str], ...] = (
     (cursor_ledger, f"{ADMIN} topics unload"),
     (unreferenced, f"{SIDECAR} topics delete-ledger"),
 )
-"""Each command that frees bytes by itself, and its cause; what is left says to wait, to ask or to look."""
+"""Causes with the commands that free bytes by themselves; other remedies say to wait, to ask or to look."""
 LOOKS = re.compile("pulsar-sidecar (subscriptions ack-state|deduplication show|pins topic) .*")

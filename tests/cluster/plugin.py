@@ -1,6 +1,6 @@
-"""The fixtures through which every test gets its cluster, and what a report of a failure shows of its processes.
+"""Fixtures of tests' clusters, and the processes' logs in reports of failures.
 
-A report is to fit on a page: the whole logs go into files, which it names.
+A report fits on a page: it names the files with the whole logs.
 """
 
 import re
@@ -27,10 +27,10 @@ _COMPLAINTS = re.compile(r"\b(WARN(ING)?|ERROR|FATAL|CRITICAL)\b", re.IGNORECASE
 _LINES_SHOWN = 12
 _NOT_A_NAME = re.compile(r"[^\w.-]+")
 _lengths = pytest.StashKey[dict[Path, int]]()
-"""Of sidecars' logs, when a test began."""
+"""Lengths of sidecars' logs at the beginning of a test."""
 
 
-# A cluster that does nothing takes a tenth of a processor, and one that tests share lives until its process ends.
+# An idle cluster takes a tenth of a processor, and a shared one lives until its process ends.
 _SHARED_CLUSTERS = ("cluster", "deletion_cluster")
 
 
@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share a cluster come after those that need none or one of their own, so that few live at a time."""
+    """Move tests with a shared cluster after the others, so that few clusters live at a time."""
     shared = {item: [name in getattr(item, "fixturenames", ()) for name in _SHARED_CLUSTERS] for item in items}
     for item, (plain, deletion) in shared.items():
         if plain or deletion:
@@ -51,9 +51,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterUnderTest]:
-    """The cluster shared by all tests that need nothing special: 2 bookies, 2 brokers, stock configuration.
+    """Yield the cluster of all tests without special needs: 2 bookies, 2 brokers, stock configuration.
 
-    Only sessions are shorter, where the tests start it as processes: 10 s after its kill a member's session is over.
+    Only sessions are shorter if the tests start it as processes: a killed member's session expires after 10 s.
 
     A test that breaks a member restarts it before it ends.
     """
@@ -63,10 +63,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterUnderTe
 
 @pytest.fixture(scope="session")
 def special_cluster(tmp_path_factory: pytest.TempPathFactory) -> ClusterFactory:
-    """Starts a local cluster of one's own: ``with special_cluster(brokers=1, broker_conf={...}) as cluster``.
+    """Return a function that starts a local cluster: ``with special_cluster(brokers=1, broker_conf={...}) as cluster``.
 
-    The arguments are those of ``ClusterSpec``; 1 bookie and 1 broker by default. Share it within a module
-    by a module-scoped fixture: every member is a Java process.
+    The arguments are those of ``ClusterSpec``; 1 bookie and 1 broker by default. Share the cluster within a module by a
+    module-scoped fixture: every member is a Java process.
     """
 
     def start(**options: Any) -> AbstractContextManager[ClusterUnderTest]:
@@ -87,7 +87,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add what sidecars logged in a test that failed, and the files with the whole logs and with brokers' threads."""
+    """Add the sidecars' logs of a failed test, and the names of files with whole logs and brokers' threads."""
     report = yield
     if report.failed:
         sidecars, members = _sidecars_lines(item), {}
@@ -101,32 +101,32 @@ def pytest_runtest_makereport(
         report.sections += [(f"{name} in this test", _last_lines(text)) for name, text in sidecars.items()]
         if sidecars or members:
             report.sections.append(("all of the logs", str(_write(item, sidecars | members))))
-        # Once more at the end: a reader who gets only the tail of a long report has to know what failed.
+        # Again at the end, because a reader may see only the tail of a long report.
         report.sections.append(("what failed", f"{item.nodeid}\n{reason_of(report)}"))
     return report
 
 
 def _sidecars_lines(item: pytest.Item) -> dict[str, str]:
-    """What each sidecar has logged since the test began."""
+    """Return each sidecar's log since the beginning of the test."""
     lengths = item.stash.get(_lengths, {})
     texts = {log.stem: log.read_bytes()[lengths.get(log, 0) :] for log in sidecars_logs() if log.exists()}
     return {name: text.decode(errors="replace") for name, text in texts.items() if text}
 
 
 def _last_lines(text: str) -> str:
-    """The last complaints and the very last lines; what a process informs about would bury what failed."""
+    """Return the last complaints and the very last lines, since other lines would bury the failure."""
     lines = text.splitlines()
     kept = [*_complaints("\n".join(lines[:-_LINES_SHOWN])).splitlines(), *lines[-_LINES_SHOWN:]]
     return "\n".join(line[:300] for line in kept)
 
 
 def _complaints(text: str) -> str:
-    """The last ones."""
+    """Return the last warnings and errors."""
     return "\n".join([line[:300] for line in text.splitlines() if _COMPLAINTS.search(line)][-_LINES_SHOWN:])
 
 
 def _write(item: pytest.Item, texts: Mapping[str, str]) -> Path:
-    """Write each text to a file; their directory, which the test's next failure replaces."""
+    """Write each text to a file and return their directory, which the test's next failure replaces."""
     directory = item.config.cache.mkdir("failures") / _NOT_A_NAME.sub("-", item.nodeid)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
@@ -136,7 +136,7 @@ def _write(item: pytest.Item, texts: Mapping[str, str]) -> Path:
 
 
 def _has_addresses(value: object) -> bool:
-    """Whether it is a cluster, and one that is there; a session's last failure may come after its end."""
+    """Return True for an existing cluster; a session's last failure may come after the cluster's end."""
     try:
         return hasattr(value, "addresses")
     except ClusterNotFoundError:
@@ -144,7 +144,7 @@ def _has_addresses(value: object) -> bool:
 
 
 def _mended(cluster: ClusterUnderTest) -> list[tuple[str, str]]:
-    """Members that a failed test leaves killed or frozen would fail all that come after it."""
+    """Restart members that a failed test left killed or frozen, which would fail all later tests."""
     try:
         for name in cluster.addresses.members:
             if cluster.is_running(name):

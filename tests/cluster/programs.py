@@ -1,4 +1,4 @@
-"""Programs of the tests, each run as a process of its own."""
+"""Programs of the tests, each run in its own process."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ _PROJECT = Path(__file__).parents[2]
 def run_program(
     module: str, *arguments: str | Path, seconds: float = PATIENCE_SECONDS
 ) -> subprocess.CompletedProcess[str]:
-    """``python -m MODULE ARGUMENTS...`` until it ends, however it does."""
+    """Run ``python -m MODULE ARGUMENTS...`` until it ends in any way."""
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
         cwd=_PROJECT,

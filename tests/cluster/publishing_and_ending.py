@@ -2,16 +2,16 @@
 
 python -m tests.cluster.publishing_and_ending BROKER_SERVICE_URL TOPIC DEADLINE_SECONDS
 
-A deadline of 0 gives every message up before its receipt comes, so that the producer is abandoned.
+A deadline of 0 gives up every message before its receipt, so that the producer is abandoned.
 """
 
 import secrets
 import sys
 from contextlib import closing
 
-from pulsar_sidecar.adapters.pulsar.client.clients import opened_client
-from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, TopicPublisher
-from pulsar_sidecar.ledger_deletion.ports import OutgoingMessage
+from pulsar_sidecar.adapters.pulsar_client.clients import opened_client
+from pulsar_sidecar.adapters.pulsar_client.publisher import PublisherSettings, TopicPublisher
+from pulsar_sidecar.features.ledger_deletion.ports import OutgoingMessage
 from pulsar_sidecar.model.clocks import SystemClock
 
 _MESSAGES = 200

@@ -1,6 +1,6 @@
-"""A program that counts words of a topic's messages in SQLite: each message once, however often it is killed.
+"""A program that counts words of a topic's messages in SQLite, each message once, however often it is killed.
 
-This is the example of ``docs/exactly-once-in-python.md``, with a hook at each step at which a test kills it:
+This is the example of ``docs/exactly-once-in-python.md``, with a hook at each step where a test kills it:
 
 python -m tests.cluster.reading_into_sqlite BROKER_SERVICE_URL TOPIC DATABASE STEPS_UNTIL_SIGKILL
 """
@@ -15,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 
 from pulsar_sidecar.bootstrap.exactly_once import open_reader
-from pulsar_sidecar.deduplication.publishing.reader import ExactlyOnceReader, ReadPosition
+from pulsar_sidecar.features.publishing.reader import ExactlyOnceReader, ReadPosition
 
 from tests.cluster.programs import run_program
 
@@ -33,7 +33,7 @@ def opened(database: Path) -> sqlite3.Connection:
 
 
 def positions(database: sqlite3.Connection) -> dict[int, ReadPosition]:
-    """Where to go on."""
+    """Return the stored positions."""
     rows = database.execute("select partition, position from positions")
     return {partition: ReadPosition.parse(text) for partition, text in rows}
 
@@ -41,7 +41,7 @@ def positions(database: sqlite3.Connection) -> dict[int, ReadPosition]:
 def apply(
     reader: ExactlyOnceReader, database: sqlite3.Connection, step: Callable[[str], None], wait_seconds: float
 ) -> int:
-    """Count the words of every message there is, in one transaction for each message; how many there were."""
+    """Count the words of all messages, in one transaction each, and return the number of messages."""
     done = 0
     while True:
         step("before reading")
@@ -65,7 +65,7 @@ def apply(
 
 
 def killed_after(steps: int, broker_service_url: str, topic: str, database: Path) -> bool:
-    """Run the program as a process of its own, which ends as by ``kill -9``; False where it came to the topic's end."""
+    """Run the program in its own process, killed after ``steps``; return False if it reached the topic's end."""
     ended = run_program("tests.cluster.reading_into_sqlite", broker_service_url, topic, database, str(steps))
     assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
     return ended.returncode != 0

@@ -1,6 +1,6 @@
-"""A cluster that tests may talk to and, where the tests started it themselves, break on purpose.
+"""A cluster that tests use and, if they started it themselves, break on purpose.
 
-Invariant: a test that breaks a member never touches a cluster that others started; it is skipped with a reason.
+Invariant: a test that breaks a member never touches a cluster of others; it is skipped with a reason.
 """
 
 import signal
@@ -13,17 +13,20 @@ from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from tests.cluster.compose import Compose
 from tests.cluster.freezing import wait_until_frozen
 
+BROKERS = ("broker-1", "broker-2")
+"""Brokers of most clusters of tests."""
+
 
 class ClusterUnderTest(Protocol):
-    """Where a cluster is, and the ways of breaking it; members are named ``zookeeper``, ``bookie-1``, ``broker-2``."""
+    """A cluster's addresses, and ways to break it; members are named ``zookeeper``, ``bookie-1``, ``broker-2``."""
 
     @property
     def addresses(self) -> ClusterAddresses:
-        """Where it listens; read again after a restart, because process ids change (addresses do not)."""
+        """Addresses; process ids change with a restart, addresses do not."""
         ...
 
     def kill(self, name: str) -> None:
-        """SIGKILL a member and return when it is gone."""
+        """Kill a member (SIGKILL) and wait until it has ended."""
         ...
 
     def stop(self, name: str) -> None:
@@ -31,19 +34,19 @@ class ClusterUnderTest(Protocol):
         ...
 
     def cont(self, name: str) -> None:
-        """Let a frozen member go on."""
+        """Resume a frozen member."""
         ...
 
     def restart(self, name: str) -> None:
-        """Start a member again, stopping it first if it runs; return when it is ready."""
+        """Restart a member and wait until it is ready."""
         ...
 
     def is_running(self, name: str) -> bool:
-        """Whether a member's process exists."""
+        """Return True if a member's process exists."""
         ...
 
     def log(self, name: str, lines: int = 40) -> str:
-        """The last lines a member wrote."""
+        """Return the last lines of a member's log."""
         ...
 
 
@@ -78,7 +81,7 @@ class LocalClusterUnderTest:
 
 
 class ComposeClusterUnderTest:
-    """The services of ``docker-compose.yml``; a service has the name of the member it runs."""
+    """The services of ``docker-compose.yml``, named like their members."""
 
     def __init__(self, addresses: ClusterAddresses, compose: Compose) -> None:
         self._addresses = addresses
@@ -109,7 +112,7 @@ class ComposeClusterUnderTest:
 
 
 class ExternalClusterUnderTest:
-    """A cluster that others started: tests use it and never break it."""
+    """A cluster that others started, which tests use and never break."""
 
     def __init__(self, addresses: ClusterAddresses) -> None:
         self._addresses = addresses

@@ -1,4 +1,4 @@
-"""Shadow topics (PIP-180) on a real cluster, their sources, and clients that keep loading them."""
+"""Shadow topics (PIP-180) on a real cluster, with their sources and with clients that keep loading them."""
 
 import json
 import threading
@@ -9,21 +9,19 @@ from functools import partial
 
 import pulsar
 import requests
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.paths import managed_ledger_path, partitioned_topic_path
 
 from tests.cluster.background import running_until
 from tests.cluster.patience import OPERATION_SECONDS
-from tests.cluster.topics import Workload
+from tests.cluster.topics import KEEP_ALL, Workload
 
 _AS_PROPERTIES = {"Content-Type": "application/vnd.partitioned-topic-metadata+json"}
-FOREVER = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
-NOTHING = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A source, its shadow, and what was written to the source, by topic with a managed ledger."""
+    """A source, its shadow, and the messages of the source, by topic with a managed ledger."""
 
     source: TopicName
     shadow: TopicName
@@ -39,7 +37,7 @@ class Pair:
         return [self.shadow if part is None else self.shadow.partition(part) for part in parts]
 
     def demand_only_the_source(self, workload: Workload) -> None:
-        """The shadow's nodes are gone; the source's ledgers are there, and its messages readable."""
+        """Demand that the shadow's nodes are gone, the source's ledgers exist, and its messages are readable."""
         assert workload.store.read(partitioned_topic_path(self.shadow)) is None
         for shadow in self.shadows:
             assert workload.store.read(managed_ledger_path(shadow.managed_ledger_name)) is None
@@ -51,7 +49,7 @@ class Pair:
 
 
 class Shadows:
-    """Makes pairs of source and shadow in one namespace."""
+    """Pairs of source and shadow in a namespace."""
 
     def __init__(self, workload: Workload, urls: Sequence[str]) -> None:
         self._workload = workload
@@ -60,9 +58,9 @@ class Shadows:
     def pair(
         self, source: TopicName, *, ledgers: int = 3, partitions: int = 0, listed: bool = False, kept: bool = True
     ) -> Pair:
-        """A source with a subscription that has everything before it, and its shadow.
+        """Create a source, with a subscription at its beginning, and its shadow.
 
-        ``listed``: brokers replicate to the shadow. ``kept``: the shadow has infinite retention from the beginning.
+        With ``listed``, brokers replicate to the shadow; with ``kept``, it has infinite retention from the beginning.
         """
         workload = self._workload
         shadow = type(source)(
@@ -77,7 +75,7 @@ class Shadows:
             payloads[each] = workload.fill(each, ledgers)
         self._create_shadow(source, shadow, partitions)
         if kept:
-            workload.admin("POST", workload.of_topic(shadow, "retention"), FOREVER)
+            workload.admin("POST", workload.of_topic(shadow, "retention"), KEEP_ALL)
         if listed:
             workload.admin("PUT", workload.of_topic(source, "shadowTopics"), [str(shadow)])
         return Pair(source, shadow, payloads)
@@ -92,8 +90,8 @@ class Shadows:
         assert answer.status_code < 300, answer.text
 
     @contextmanager
-    def loaded_again_and_again(self, topics: Sequence[TopicName]) -> Iterator[None]:
-        """Every broker is asked for the topics' state all the time, which loads them wherever they are owned."""
+    def reloading(self, topics: Sequence[TopicName]) -> Iterator[None]:
+        """Keep requesting the topics' state from every broker, which loads them at their owners."""
         stop = threading.Event()
         paths = [f"/admin/v2/{self._workload.of_topic(topic, 'internalStats')}" for topic in topics]
 

@@ -1,9 +1,9 @@
-"""Sidecars beside a cluster: real processes of ``pulsar-sidecar serve`` that tests call, freeze and kill.
+"""Sidecars beside a cluster: processes of ``pulsar-sidecar serve`` that tests call, freeze and kill.
 
-Most are forked from one that has imported everything (`nursery`). Those with an environment, a log or a network of
-their own are ``python -m pulsar_sidecar serve``, as operators start it.
+Most are forked from a process that has imported everything (`nursery`). Those with their own environment, log or
+network run ``python -m pulsar_sidecar serve`` like operators do.
 
-Invariant: every process started here ends with the test session at the latest, and a signal reaches only it.
+Invariant: every process started here ends with the test session at the latest, and signals reach no other process.
 """
 
 import itertools
@@ -53,15 +53,16 @@ QUICK: Mapping[str, object] = {
     "two_phase_deletion_open_ledger_min_age_in_seconds": 3,
     "two_phase_deletion_unlinked_ledger_min_age_in_seconds": 3,
     "two_phase_deletion_undelete_protection_in_seconds": 5,
-    # A second is the brokers' tick, so they deliver a retry at once: 240 tries would be over after a minute.
+    # A second is the brokers' tick, so they deliver a retry at once: 240 tries would end after a minute.
     "two_phase_deletion_max_retry_delete_count": 10_000,
     "two_phase_deletion_topic_deletion_wait_in_seconds": 20,
     "metadata_store_session_timeout_millis": 4000,
     "log_format": "text",
 }
-"""Minutes and hours of the defaults, cut down to seconds."""
+"""Settings with seconds instead of minutes and hours."""
 
 BASE = "/admin/v2/ledger-deletion"
+WATCH = f"{BASE}/watch"
 _SERVE = (sys.executable, "-m", "pulsar_sidecar", "serve")
 _LINES_OF_A_LOG = 60
 _CLOCK = SystemClock()
@@ -70,13 +71,13 @@ _logs: list[Path] = []
 
 
 def sidecars_logs() -> Sequence[Path]:
-    """The log of every sidecar that this process has started."""
+    """Return the logs of all sidecars that this process has started."""
     return tuple(_logs)
 
 
 @dataclass(frozen=True, slots=True)
 class CommandAnswer:
-    """How a command ended."""
+    """Outcome of a command."""
 
     exit_code: int
     stdout: str
@@ -87,17 +88,17 @@ class CommandAnswer:
         return json.loads(self.stdout)
 
 
-class SidecarDoors:
-    """What callers ask of a sidecar, wherever it runs."""
+class SidecarClient:
+    """Calls to a sidecar, wherever it runs."""
 
     def __init__(self, name: str, url: str, token: str | None = None) -> None:
-        """``token`` is shown by every caller."""
+        """Initialise; every call sends ``token``."""
         self.name = name
         self.url = url
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def log(self) -> str:
-        """The end of what it wrote, where that can be read."""
+        """Return the end of the log, if it is readable."""
         return ""
 
     @property
@@ -110,33 +111,32 @@ class SidecarDoors:
     def request(
         self, method: str, path: str, body: object = None, *, seconds: float = OPERATION_SECONDS, **params: str
     ) -> requests.Response:
-        """Any answer; redirects are not followed."""
+        """Return any answer, without following redirects."""
         return requests.request(
             method, self.url + path, json=body, params=params, headers=self._headers, timeout=seconds,
             allow_redirects=False,
         )  # fmt: skip
 
     def call(self, method: str, path: str, body: object = None, **params: str) -> Any:
-        """A call that must succeed; its JSON, None for an empty answer."""
+        """Make a call that must succeed; return its JSON, None for an empty answer."""
         answer = self.request(method, path, body, **params)
         assert answer.status_code < 300, f"{method} {path}: {answer.status_code} {answer.text[:500]}\n{self.log()}"
         return answer.json() if answer.content else None
 
     def status(self) -> dict[str, Any]:
-        status: dict[str, Any] = self.call("GET", f"{BASE}/status")
-        return status
+        return self.call("GET", f"{BASE}/status")
 
     def inflight(self) -> int:
-        """The estimated number of records that wait."""
+        """Return the estimated number of pending records."""
         return int(self.call("GET", f"{BASE}/inflight")["count"])
 
     def append(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Record ledgers; every one must arrive."""
+        """Record ledgers, all of which the sidecar must accept."""
         answer = self.call("POST", f"{BASE}/pending", {"ledgers": list(records)})
         assert answer == {"sent": [each["ledgerId"] for each in records], "notSent": []}
 
     def metrics(self) -> dict[str, float]:
-        """Sums over all labels, by name of the sample."""
+        """Return the metrics' sums over all labels, by name of the sample."""
         sums: dict[str, float] = {}
         for line in requests.get(f"{self.url}/metrics", timeout=OPERATION_SECONDS).text.splitlines():
             if line and not line.startswith("#"):
@@ -146,12 +146,12 @@ class SidecarDoors:
         return sums
 
     def command(self, *arguments: str) -> CommandAnswer:
-        """``pulsar-sidecar --admin-url <this one> ...``."""
+        """Run ``pulsar-sidecar --admin-url <this one> ...``."""
         return run_command("--admin-url", self.url, *arguments)
 
 
-class SidecarProcess(SidecarDoors):
-    """One running sidecar of this machine."""
+class SidecarProcess(SidecarClient):
+    """A running sidecar on this machine."""
 
     def __init__(self, name: str, url: str, start: Callable[[], ProcessIdentity], log: Path) -> None:
         super().__init__(name, url)
@@ -179,24 +179,24 @@ class SidecarProcess(SidecarDoors):
 
     @property
     def exit_code(self) -> int | None:
-        """Once it has ended."""
+        """Exit code of an ended process."""
         own = exit_code(self._process)
         return nursery().exit_code(self._process) if own is None else own
 
     def kill(self) -> None:
-        """SIGKILL; returns when it is gone."""
+        """Kill the process (SIGKILL) and wait until it has ended."""
         end([self._process], _CLOCK)
 
     def restart(self) -> None:
-        """The same sidecar in a new process, once the old one has ended; does not wait until it is ready."""
+        """Start the same sidecar in a new process after the end of the old one, without waiting until it is ready."""
         assert not self.is_running
         self._process = self._start()
 
     def terminate(self, seconds: float = PATIENCE_SECONDS) -> int | None:
-        """SIGTERM; its exit code once it has ended. `NotInTime` if the cluster hung, so that it gave up closing."""
+        """Send SIGTERM and return the exit code; raise `NotInTime` if the sidecar gave up on a hanging cluster."""
         send_signal(self._process, signal.SIGTERM)
         assert wait_until_gone(self._process, _CLOCK, seconds), f"{self.name} does not end\n{self.log()}"
-        code = self.exit_code  # the nursery answers it once
+        code = self.exit_code  # the nursery returns it only once
         if code and _GAVE_UP in self.log():
             raise NotInTime(f"{self.name} waited for its cluster to close, and gave up\n{self.log()}")
         return code
@@ -210,21 +210,21 @@ class SidecarProcess(SidecarDoors):
 
     @property
     def whole_log(self) -> str:
-        """Nothing for a sidecar whose output goes elsewhere."""
+        """Whole log, empty for a sidecar whose output goes elsewhere."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def changes(self) -> list[dict[str, Any]]:
-        """The lines of its log about changes; it must write JSON."""
+        """Return the `admin request` lines of the log, which must be JSON."""
         lines = [json.loads(line) for line in self.whole_log.splitlines() if line.startswith("{")]
-        return [line for line in lines if line["event"] == "change"]
+        return [line for line in lines if line["event"] == "admin request"]
 
     def log(self, lines: int = _LINES_OF_A_LOG) -> str:
-        """The end of what it wrote."""
+        """Return the end of the log."""
         return "\n".join(self.whole_log.splitlines()[-lines:])
 
 
 def run_command(*arguments: str, **environment: str) -> CommandAnswer:
-    """``pulsar-sidecar ...`` as a process, with these variables beside those of this one."""
+    """Run ``pulsar-sidecar ...`` in a process, with these additional environment variables."""
     ended = subprocess.run(
         [sys.executable, "-m", "pulsar_sidecar", *arguments],
         cwd=PROJECT,
@@ -238,10 +238,10 @@ def run_command(*arguments: str, **environment: str) -> CommandAnswer:
 
 
 class Sidecars:
-    """The sidecars of one cluster: one that tests share, and others with settings of their own."""
+    """The sidecars of a cluster: one that tests share, and others with special settings."""
 
     def __init__(self, addresses: ClusterAddresses, directory: Path, network: SidecarNetwork | None = None) -> None:
-        """Sidecars on this machine's network, or in a namespace whose links to the cluster can be cut."""
+        """Initialise for this machine's network, or for a namespace whose links to the cluster tests can cut."""
         self._addresses = addresses
         self._directory = directory
         self._network = network
@@ -250,12 +250,12 @@ class Sidecars:
 
     @property
     def running(self) -> list[SidecarProcess]:
-        """Those that still run."""
+        """Running sidecars."""
         self._running = [sidecar for sidecar in self._running if sidecar.is_running]
         return list(self._running)
 
     def shared(self) -> SidecarProcess:
-        """The one with `QUICK` settings, alone; started when it is needed first."""
+        """Return the sidecar with `QUICK` settings, the only running one, started if necessary."""
         if self._shared is None or not self._shared.is_running:
             self.end_all()
             self._shared = self.start()
@@ -265,34 +265,34 @@ class Sidecars:
         return self._shared
 
     def start(self, **settings: object) -> SidecarProcess:
-        """Start one more and wait until it is ready; ``settings`` by their Python names, over `QUICK`."""
+        """Start another one and wait until it is ready; ``settings`` by Python names override `QUICK`."""
         sidecar = self.launch(**settings)
         sidecar.wait_until_ready()
         return sidecar
 
     def start_with_defaults(self, **settings: object) -> SidecarProcess:
-        """Start one more as operators do, without `QUICK`, and wait until it is ready."""
+        """Start another one like operators, without `QUICK`, and wait until it is ready."""
         sidecar = self._launch({**DELETING, **settings})
         sidecar.wait_until_ready()
         return sidecar
 
     def start_with_defaults_in(self, environment: Mapping[str, str], **settings: object) -> SidecarProcess:
-        """The same as a process of its own, with nothing inherited from a nursery: what it uses is its own."""
+        """Start another one like operators in its own process, which shares no memory with a nursery."""
         sidecar = self._launch({**DELETING, **settings}, partial(_serve, environment))
         sidecar.wait_until_ready()
         return sidecar
 
     def launch(self, **settings: object) -> SidecarProcess:
-        """Start one more without waiting."""
+        """Start another one without waiting."""
         return self._launch({**QUICK, **settings})
 
     def launch_failing(self, *faults: str, **settings: object) -> SidecarProcess:
-        """Start one more that dies or stumbles at its steps (`failing_sidecar.Fault`), without waiting."""
+        """Start another one that dies or fails at its steps (`failing_sidecar.Fault`), without waiting."""
         assert self._network is None, "sidecars of the nursery are on this machine's own network"
         return self._launch({**QUICK, **settings}, partial(nursery().start, faults=faults))
 
     def launch_in(self, environment: Mapping[str, str], log: Path | None = None, **settings: object) -> SidecarProcess:
-        """Start one more with other environment variables, or with its output elsewhere, without waiting."""
+        """Start another one with other environment variables, or with its output elsewhere, without waiting."""
         return self._launch({**QUICK, **settings}, partial(_serve, environment, elsewhere=log))
 
     def _launch(
@@ -320,11 +320,11 @@ class Sidecars:
         return spawn(self._network.command(_SERVE), environment, PROJECT, log)
 
     def close(self) -> None:
-        """End all of them."""
+        """End all sidecars."""
         self.end_all()
 
     def end_all(self) -> None:
-        """SIGTERM to all; those that do not obey are killed."""
+        """Send SIGTERM to all, and kill those that do not end."""
         self._shared = None
         running, self._running = self.running, []
         for sidecar in running:
@@ -350,5 +350,5 @@ def _serve(
 
 
 def inherited_environment() -> dict[str, str]:
-    """This process's environment, without settings of Pulsar or of sidecars."""
+    """Return this process's environment, without settings of Pulsar or of sidecars."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PULSAR_")}

@@ -1,7 +1,7 @@
-"""What a member's threads are busy with, for the report of a failed test: a broker that waits for itself shows it here.
+"""Stacks of a member's busy threads for reports of failed tests, which reveal a deadlocked broker.
 
-Recovering the buckets of a delayed index can block a broker for minutes (`tests.cluster.buckets`), and recovering a
-ledger whose bookies go away can deadlock BookKeeper's client (BookKeeper #4457): both look like silent bookies.
+The recovery of a delayed index's buckets can block a broker for minutes (`tests.cluster.buckets`), and the recovery of
+a ledger whose bookies fail can deadlock BookKeeper's client (BookKeeper #4457): both look like silent bookies.
 """
 
 import re
@@ -18,7 +18,7 @@ _MOST_LINES = 150
 
 
 def busy_threads(pid: int) -> str:
-    """The stacks of threads that are inside Pulsar or BookKeeper; empty where the process or ``jstack`` is missing."""
+    """Return the stacks of threads in Pulsar or BookKeeper; empty if the process or ``jstack`` is missing."""
     try:
         jstack = find_java().executable.resolve().with_name("jstack")
         answer = subprocess.run(
@@ -30,7 +30,7 @@ def busy_threads(pid: int) -> str:
 
 
 def inside_pulsar(dump: str) -> str:
-    """Of a thread dump, the deadlocks first, then the stacks with a frame of Pulsar or of BookKeeper's client."""
+    """Return a thread dump's deadlocks, then its stacks with a frame of Pulsar or of BookKeeper's client."""
     deadlock = _DEADLOCK.search(dump)
     stacks, deadlocks = (dump[: deadlock.start()], dump[deadlock.start() :]) if deadlock else (dump, "")
     busy = [block for block in stacks.split("\n\n") if _OURS.search(block)]

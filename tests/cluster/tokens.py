@@ -1,4 +1,4 @@
-"""Brokers that ask for a token, and the tokens that they believe."""
+"""Brokers that require tokens, and tokens that they accept."""
 
 import base64
 from typing import Final
@@ -17,7 +17,7 @@ TOKEN_CONF: Final = {
     "authorizationEnabled": "true",
     "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
     "tokenSecretKey": "data:;base64," + base64.b64encode(KEY).decode(),
-    # The cluster's own readiness probe shows no identity; every client that shows one is judged by it.
+    # The cluster's own readiness probe has no identity; brokers authorise every client that has one.
     "anonymousUserRole": "anonymous",
     "superUserRoles": "admin,anonymous",
     "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",

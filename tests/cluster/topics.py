@@ -1,6 +1,6 @@
-"""Topics as clients make them on a real cluster, with ledgers of every kind, and the references to those ledgers.
+"""Topics of clients on a real cluster, with ledgers of every kind, and the references to these ledgers.
 
-Invariant: what is read here comes straight from the metadata store and the bookies, never from the code under test.
+Invariant: this module reads the metadata store and the bookies directly, never by the code under test.
 """
 
 import itertools
@@ -17,18 +17,8 @@ import pulsar.schema
 import requests
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.adapters.metadata.whole_store import LiveTree
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
-from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from pulsar_sidecar.ledger_ownership.paths import (
-    DEFAULT_LEDGERS_ROOT,
-    cursor_path,
-    ledger_path,
-    managed_ledger_path,
-    schema_path,
-)
-from pulsar_sidecar.ledger_ownership.references import cursor_references, managed_ledger_references, schema_references
+from pulsar_sidecar.adapters.metadata_stores import open_store, open_whole_store
+from pulsar_sidecar.adapters.zookeeper.whole_store import LiveTree
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
@@ -36,13 +26,25 @@ from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerMetadata, Ledger
 from pulsar_sidecar.model.metadata import Node
 from pulsar_sidecar.model.names import CursorName, TopicName, java_url_decode, java_url_encode, parse_topic_name
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
+from pulsar_sidecar.ownership.compaction import CompactedLedgers
+from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ownership.paths import (
+    DEFAULT_LEDGERS_ROOT,
+    cursor_path,
+    ledger_path,
+    managed_ledger_path,
+    schema_path,
+)
+from pulsar_sidecar.ownership.references import cursor_references, managed_ledger_references, schema_references
 
 from tests.cluster.clients import PatientClient
 from tests.cluster.patience import OPERATION_SECONDS, holds_soon, until
 from tests.cluster.running import ClusterUnderTest
 
+KEEP_ALL = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+KEEP_NOTHING = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
 ENTRIES_PER_LEDGER = 2
-"""What the brokers of these tests are set to (``managedLedgerMaxEntriesPerLedger``)."""
+"""``managedLedgerMaxEntriesPerLedger`` of the brokers in these tests."""
 
 _RECEIVE_MS = 60_000
 _STORED_SECONDS = 20
@@ -51,7 +53,7 @@ _REQUEST_SECONDS = OPERATION_SECONDS
 
 @dataclass(frozen=True, slots=True)
 class TopicLedgers:
-    """Every ledger that one topic references, by what it is used for; cursors and buckets by subscription."""
+    """All ledgers that a topic references, by use; cursors and buckets by subscription."""
 
     topic: TopicName
     data: frozenset[LedgerId] = frozenset()
@@ -65,13 +67,13 @@ class TopicLedgers:
         return frozenset(document["ledgerId"] for document in self.records())
 
     def of(self, component: LedgerComponent) -> frozenset[LedgerId]:
-        """The ledgers of one component."""
+        """Return the ledgers of a component."""
         return frozenset(
             document["ledgerId"] for document in self.records() if document["ledgerComponent"] == component.value
         )
 
     def records(self) -> list[dict[str, Any]]:
-        """One PIP-186 record for each."""
+        """Return a PIP-186 record of each ledger."""
         topic, schema_id = self.topic, self.topic.schema_id
         buckets = [(name, ledger_id) for name, found in self.buckets.items() for ledger_id in sorted(found)]
         return [
@@ -87,7 +89,7 @@ class TopicLedgers:
 
 
 def record(topic: TopicName, component: LedgerComponent, ledger_id: int, **more: object) -> dict[str, Any]:
-    """A PIP-186 record of a ledger in BookKeeper, as JSON has it."""
+    """Return a PIP-186 record of a ledger in BookKeeper, in JSON's form."""
     return {
         "topicName": str(topic),
         "ledgerComponent": component.value,
@@ -98,15 +100,16 @@ def record(topic: TopicName, component: LedgerComponent, ledger_id: int, **more:
 
 
 class Workload:
-    """A client of the cluster that fills topics, and an eye on the metadata store."""
+    """A client of the cluster that fills topics, with access to the metadata store."""
 
     def __init__(self, cluster: ClusterUnderTest) -> None:
         self.cluster = cluster
         addresses = cluster.addresses
         self._urls = addresses.web_service_urls
         self.client = PatientClient(addresses)
-        self.store: ZooKeeperMetadataStore = ZooKeeperMetadataStore(addresses.metadata_store_url, SystemClock())
-        self.tree = LiveTree(addresses.metadata_store_url, SystemClock(), DEFAULT_LEDGERS_ROOT)
+        url, clock = addresses.metadata_store_url, SystemClock()
+        self.store = open_store(url, clock)
+        self.tree = LiveTree(open_whole_store(url, clock, DEFAULT_LEDGERS_ROOT))
         self.entries = BookieEntries(BookieConnections(self.store))
         self.compacted = CompactedLedgers(self.store, self.entries, DEFAULT_LEDGERS_ROOT)
 
@@ -115,76 +118,76 @@ class Workload:
         self.store.close()
         self.client.close()
 
-    # --- asking brokers --------------------------------------------------------------------------------------------
+    # --- requests to brokers ---------------------------------------------------------------------------------------
 
     def request(self, method: str, path: str, body: object = None, **params: str) -> requests.Response:
-        """One call of the admin REST API, redirects followed; any answer."""
+        """Make a call of the admin REST API, following redirects, and return any answer."""
         return requests.request(
             method, f"{self._urls[0]}/admin/v2/{path}", json=body, params=params, timeout=_REQUEST_SECONDS
         )
 
     def admin(self, method: str, path: str, body: object = None, **params: str) -> Any:
-        """A call that must succeed; its JSON."""
+        """Make a call that must succeed, and return its JSON."""
         answer = self.request(method, path, body, **params)
         assert answer.ok, f"{method} {path}: {answer.status_code} {answer.text[:300]}"
         return answer.json() if answer.content else None
 
     def of_topic(self, topic: TopicName, verb: str = "") -> str:
-        """The path of a topic's call."""
+        """Return the path of a topic's call."""
         place = f"{topic.domain.value}/{topic.namespace}/{java_url_encode(topic.local_name)}"
         return f"{place}/{verb}" if verb else place
 
     def create_namespace(self, namespace: str) -> None:
-        """A namespace whose brokers trim nothing, so that what a topic references changes only by what tests do."""
+        """Create a namespace without trimming, so that only tests change the references of topics."""
         everything = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
         self.admin("PUT", f"namespaces/{namespace}", {"retention_policies": everything})
 
     def unload(self, topic: TopicName) -> None:
-        """Close the topic at its broker, its cursors' state with it."""
+        """Unload the topic from its broker, with its cursors' state."""
         self._unload(self.of_topic(topic, "unload"))
 
     def unload_namespace(self, namespace: str) -> None:
-        """The same of all its topics."""
+        """Unload all topics of the namespace."""
         self._unload(f"namespaces/{namespace}/unload")
 
     def _unload(self, path: str) -> None:
         until(lambda: self._is_done("PUT", path), f"brokers do {path}")
 
     def _is_done(self, method: str, path: str) -> bool:
-        """False while a bundle moves, or its broker dies."""
+        """Return True if a call succeeds; it may fail while a bundle moves or its broker dies."""
         try:
             return self.request(method, path).ok
         except requests.RequestException:
             return False
 
     def delete_plainly(self, topic: TopicName) -> None:
-        """Pulsar's own deletion, nothing recorded."""
+        """Delete by Pulsar itself, without records."""
         self.admin("DELETE", self.of_topic(topic), force="true")
 
     # --- filling ---------------------------------------------------------------------------------------------------
 
     def produce(self, topic: TopicName, payloads: Iterable[bytes], key: str | None = None) -> None:
-        """One entry for each payload."""
+        """Produce an entry for each payload."""
         producer = self.client.create_producer(str(topic), batching_enabled=False)
         for payload in payloads:
             producer.send(payload, partition_key=key)
         producer.close()
 
     def fill(self, topic: TopicName, ledgers: int = 3) -> list[bytes]:
-        """Write so many ledgers, the last half full and open; what was written."""
+        """Write ``ledgers`` ledgers, the last one half full and open, and return the payloads."""
         payloads = [f"{topic.local_name} {n}".encode() for n in range(ENTRIES_PER_LEDGER * ledgers - 1)]
         self.produce(topic, payloads)
         return payloads
 
     def first(self, topic: TopicName, subscription: str) -> bytes:
-        """What a subscription delivers first; it is not acknowledged."""
+        """Return a subscription's first message, without acknowledging it."""
         consumer = self.client.subscribe(str(topic), subscription)
         payload = bytes(consumer.receive(timeout_millis=_RECEIVE_MS).data())
         consumer.close()
         return payload
 
     def subscribe(self, topic: TopicName, subscription: str, acknowledge: int = 0) -> None:
-        """A durable subscription from the beginning, with some messages acknowledged and no consumer left."""
+        """Create a durable subscription from the beginning, with acknowledged messages and no connected consumer."""
         tries = itertools.count()
 
         def is_stored() -> bool:
@@ -198,12 +201,12 @@ class Workload:
             consumer.close()
             return not acknowledge or holds_soon(lambda: subscription in self.ledgers(topic).cursors, _STORED_SECONDS)
 
-        # A connection that breaks loses acknowledgements, and the client does not hear of it. A broker that could not
-        # store one, because no bookies answered, takes the same one again for nothing new.
+        # A broken connection loses acknowledgements without an error of the client. A broker that could not store one,
+        # because no bookies answered, ignores a repetition as known.
         until(is_stored, f"the cursor {subscription} has a ledger")
 
     def store_schemas(self, topic: TopicName, versions: int) -> None:
-        """Versions of a schema, each with one more optional field; a partitioned topic's through one partition."""
+        """Store versions of a schema, each with another optional field; by one partition of a partitioned topic."""
         for count in range(1, versions + 1):
             fields = [{"name": f"f{n}", "type": ["null", "string"], "default": None} for n in range(count)]
             definition = {"type": "record", "name": "R", "fields": fields}
@@ -215,7 +218,7 @@ class Workload:
         return self.request("DELETE", f"schemas/{topic.namespace}/{topic.local_name}/schema", force="true")
 
     def compact(self, topic: TopicName) -> None:
-        """Run compaction and wait for its end; brokers compact their own topics each minute, too."""
+        """Run compaction and wait for its end; brokers also compact their own topics each minute."""
 
         def begin() -> bool:
             answer = self.request("PUT", self.of_topic(topic, "compaction"))
@@ -229,7 +232,7 @@ class Workload:
         )
 
     def delay(self, topic: TopicName, subscription: str, messages: int = 12) -> None:
-        """Messages for an hour from now, until brokers have written an index of them to buckets."""
+        """Publish messages delayed by an hour, and wait until brokers have written their index to buckets."""
         consumer = self.client.subscribe(str(topic), subscription, consumer_type=pulsar.ConsumerType.Shared)
         producer = self.client.create_producer(str(topic), batching_enabled=False)
         for n in range(messages):
@@ -239,7 +242,7 @@ class Workload:
         consumer.close()
 
     def fill_with_everything(self, topic: TopicName) -> TopicLedgers:
-        """A loaded topic with ledgers of every kind; `ledgers` of it."""
+        """Create a loaded topic with ledgers of every kind, and return its `ledgers`."""
         self.store_schemas(topic, 3)
         self.subscribe(topic, "plain")
         self.produce(topic, [f"value {n}".encode() for n in range(5)], key="key")
@@ -257,9 +260,9 @@ class Workload:
     # --- reading back ----------------------------------------------------------------------------------------------
 
     def read_all(self, topic: TopicName, *, compacted: bool = False) -> list[bytes]:
-        """Every message from the beginning, as a reader gets it; each producer writes a payload once.
+        """Return all messages from the beginning, as a reader gets them; each producer writes a payload once.
 
-        A client whose connection broke sends again what was stored, which brokers without deduplication store twice.
+        After a broken connection a client resends stored messages, which brokers without deduplication store twice.
         """
         reader = self.client.create_reader(str(topic), pulsar.MessageId.earliest, is_read_compacted=compacted)
         found: dict[tuple[str, bytes], None] = {}
@@ -272,13 +275,13 @@ class Workload:
     # --- the metadata store ----------------------------------------------------------------------------------------
 
     def ledgers(self, topic: TopicName) -> TopicLedgers:
-        """What the topic references now; empty sets for a topic that does not exist."""
+        """Return the topic's current references; empty sets for a topic that does not exist."""
 
         def look() -> TopicLedgers | None:
             try:
                 return self._ledgers(topic)
             except TemporaryError:
-                # The compaction cursor's ledger went while its last entry was read: the topic is being deleted.
+                # The compaction cursor's ledger vanished during the read of its last entry: the topic is being deleted.
                 return None
 
         return until(look, f"what {topic} references can be read")
@@ -306,23 +309,23 @@ class Workload:
         )
 
     def ledger_nodes(self, ledger_ids: Iterable[LedgerId]) -> dict[LedgerId, Node]:
-        """The metadata nodes that exist."""
+        """Return the existing metadata nodes."""
         ordered = sorted(ledger_ids)
         nodes = self.store.read_many([ledger_path(ledger_id) for ledger_id in ordered])
         return {ledger_id: node for ledger_id, node in zip(ordered, nodes, strict=True) if node is not None}
 
     def metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
-        """The decoded metadata of a ledger that exists."""
+        """Return the decoded metadata of an existing ledger."""
         node = self.store.read(ledger_path(ledger_id))
         assert node is not None, f"ledger {ledger_id} has no metadata"
         return decode_ledger_metadata(node.data)
 
     def existing(self, ledger_ids: Iterable[LedgerId]) -> frozenset[LedgerId]:
-        """Those that have metadata."""
+        """Return the ledgers that have metadata."""
         return frozenset(self.ledger_nodes(ledger_ids))
 
     def switch_repair(self, *, on: bool) -> None:
-        """Whether auto-recovery works: it takes away what is marked for it (``bookkeeper shell autorecovery``)."""
+        """Switch auto-recovery, which removes marked nodes (``bookkeeper shell autorecovery``)."""
         path = f"{DEFAULT_LEDGERS_ROOT}/underreplication/disable"
         if on:
             self.store.delete(path)
@@ -332,9 +335,9 @@ class Workload:
     # --- damage ----------------------------------------------------------------------------------------------------
 
     def leave_ledgers_behind(self, topic: TopicName, ledgers: TopicLedgers) -> dict[LedgerId, Node]:
-        """Delete the topic plainly and put its ledgers' metadata back, as if the broker's deletions had failed.
+        """Delete the topic by Pulsar and restore its ledgers' metadata, as if the broker's deletions had failed.
 
-        The entries are still on the bookies, so these are orphans with data. Answers their nodes.
+        The entries are still on the bookies, so these are orphans with data. Returns their nodes.
         """
         before = self.ledger_nodes(ledgers.all)
         self.delete_plainly(topic)
@@ -345,18 +348,18 @@ class Workload:
 
 
 def unique() -> str:
-    """For a name: not from the dice, so that a test can be repeated on the same cluster."""
+    """Return a unique part of a name, not from the seeded rng, so that a test can repeat on the same cluster."""
     return uuid.uuid4().hex[:8]
 
 
 def numbered_topics(namespace: str, count: int) -> Sequence[TopicName]:
-    """Names of topics."""
+    """Return names of numbered topics."""
     return [parse_topic_name(f"persistent://{namespace}/topic-{number}") for number in range(count)]
 
 
 @contextmanager
 def connected_consumer(workload: Workload, topic: TopicName, subscription: str) -> Iterator[pulsar.Consumer]:
-    """A consumer that stays connected."""
+    """Yield a connected consumer."""
     consumer = workload.client.subscribe(str(topic), subscription)
     try:
         yield consumer

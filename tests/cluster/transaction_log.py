@@ -1,8 +1,8 @@
-"""ZooKeeper's transaction log as ground truth: what was referenced at the very moment when a ledger was deleted.
+"""ZooKeeper's transaction log as ground truth of the references at the moment of a ledger's deletion.
 
-The server writes every change down, in its order and with the session that asked for it, so nothing is missed between
-two looks, and no clock is believed. A file is a header of 16 bytes and then, for each change, a checksum (8 bytes), a
-length (4), so many bytes and the letter B; the rest of a file is zeros (``FileTxnLog``, ``TxnHeader``).
+The server logs every change in order and with its session, so the log misses nothing between two readings, and needs no
+clock. A file is a header of 16 bytes and then, for each change, a checksum (8 bytes), a length (4), that many bytes and
+the letter B; the rest of a file is zeros (``FileTxnLog``, ``TxnHeader``).
 """
 
 import struct
@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.ledger_deletion.control import INSTANCES
-from pulsar_sidecar.ledger_deletion.watch.leaks import LEAKS
-from pulsar_sidecar.ledger_deletion.watch.named_ledgers import named_ledgers
-from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, ledger_id_of_path
-from pulsar_sidecar.ledger_ownership.places import Place, locate
-from pulsar_sidecar.ledger_ownership.references import cursor_references
+from pulsar_sidecar.features.ledger_deletion.control import INSTANCES
+from pulsar_sidecar.features.ledger_deletion.watch.leaks import LEAKS
+from pulsar_sidecar.features.ledger_deletion.watch.named_ledgers import named_ledgers
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
+from pulsar_sidecar.ownership.paths import MANAGED_LEDGERS, SCHEMAS, ledger_id_of_path
+from pulsar_sidecar.ownership.places import Place, locate
+from pulsar_sidecar.ownership.references import cursor_references
 
 from tests.cluster.running import ClusterUnderTest
 
 _FILE_HEADER_BYTES = 16
 _RECORD = struct.Struct("!qi")
 _TRANSACTION = struct.Struct("!qiqqi")
-"""``TxnHeader``: session, the session's own number, zxid, time, type."""
+"""``TxnHeader``: session, number within the session, zxid, time, type."""
 _INT = struct.Struct("!i")
 _END = b"B"
 _CREATES = frozenset({1, 15, 19, 21})
@@ -37,7 +37,7 @@ _SET_DATA, _MULTI = 5, 14
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One node made, changed (``data``) or removed (None)."""
+    """A node created, changed (``data``) or removed (None)."""
 
     zxid: int
     session: int
@@ -48,7 +48,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class LedgerDeletion:
-    """A ledger's node was removed while other nodes named the ledger."""
+    """The removal of a ledger's node while other nodes named the ledger."""
 
     ledger_id: LedgerId
     zxid: int
@@ -57,10 +57,10 @@ class LedgerDeletion:
 
 
 class TransactionLog:
-    """The changes so far and what follows from them; `read_on` takes in what came since."""
+    """The changes so far and their consequences; `read_on` reads newer ones."""
 
     def __init__(self, cluster: ClusterUnderTest) -> None:
-        """Nothing is read yet; skips the test where the cluster's files are not on this machine."""
+        """Initialise without reading; skip the test if the cluster's files are not on this machine."""
         directory = cluster.addresses.directory
         if directory is None:
             pytest.skip("ZooKeeper's files are read on this machine only; this cluster runs elsewhere")
@@ -74,28 +74,30 @@ class TransactionLog:
         self._deleted_by: dict[LedgerId, int] = {}
         self._while_named: list[LedgerDeletion] = []
         self.evidence: Counter[LedgerId] = Counter()
-        """Leaked ledgers that a watch has written evidence of, and how often."""
+        """Numbers of evidence that a watch has written, by leaked ledger."""
+        self.first_named_by: dict[LedgerId, str] = {}
+        """Path of the first node that named a ledger."""
         self.changes = 0
 
     def read_on(self) -> None:
-        """Take in the changes since."""
+        """Read the changes since the last call."""
         for change in self._changes():
             self._take(change)
 
     def ever_named(self) -> frozenset[LedgerId]:
-        """Ledgers that a node names or has named; reads on."""
+        """Read on and return ledgers that a node names or has named."""
         self.read_on()
         return frozenset(self._naming)
 
     def deleted_by_sidecars(self) -> frozenset[LedgerId]:
-        """Ledgers that are gone, whose nodes a sidecar removed."""
+        """Return deleted ledgers whose nodes a sidecar removed."""
         return frozenset(id_ for id_, session in self._deleted_by.items() if session in self._sidecars)
 
     def left_buckets(self) -> frozenset[LedgerId]:
-        """Ledgers that only cursors name, as buckets of delayed messages, though no sidecar removed them; reads on.
+        """Read on and return deleted ledgers that only cursors name as buckets, and that no sidecar removed.
 
-        Brokers delete a bucket's ledger first and take its property from the cursor then: a broker that dies, or is
-        refused, in between leaves the property for ever (``ImmutableBucket.asyncDeleteBucketSnapshot``).
+        Brokers delete a bucket's ledger before the cursor's property: a broker that dies, or is refused, between the
+        two leaves the property forever (``ImmutableBucket.asyncDeleteBucketSnapshot``).
         """
         self.read_on()
         return frozenset(
@@ -107,9 +109,9 @@ class TransactionLog:
         )
 
     def demand_nothing_referenced_was_deleted(self, ledger_ids: Collection[LedgerId]) -> None:
-        """No sidecar removed a ledger that a node named at that moment; and each of these is gone, and by a sidecar.
+        """Demand that no sidecar removed a ledger named at that moment, and that sidecars removed all of these.
 
-        A session is a sidecar's if it ever registered one; a test clears up below ``/pulsar-sidecar``, too.
+        A session is a sidecar's if it ever registered one; tests also clean up below ``/pulsar-sidecar``.
         """
         self.read_on()
         wrong = [each for each in self._while_named if each.session in self._sidecars]
@@ -117,7 +119,7 @@ class TransactionLog:
         others = set(ledger_ids) - self.deleted_by_sidecars()
         assert not others, f"ledgers that no sidecar has deleted, by ZooKeeper's transaction log: {sorted(others)}"
 
-    # --- what a change means ---------------------------------------------------------------------------------------
+    # --- meaning of a change ---------------------------------------------------------------------------------------
 
     def _take(self, change: Change) -> None:
         self.changes += 1
@@ -125,7 +127,9 @@ class TransactionLog:
         if path.startswith(f"{INSTANCES}/") and change.is_new:
             self._sidecars.add(change.session)
         elif path.startswith(f"{LEAKS}/") and change.data is not None:
-            self.evidence[LedgerId(int(path.rpartition("/")[2]))] += 1
+            name = path.rpartition("/")[2]
+            if name.isdecimal():  # not a copy in tiered storage
+                self.evidence[LedgerId(int(name))] += 1
         elif path.startswith((f"{MANAGED_LEDGERS}/", f"{SCHEMAS}/")):
             self._name(path, change.data)
         elif (ledger_id := ledger_id_of_path(path)) is not None:
@@ -139,7 +143,7 @@ class TransactionLog:
         try:
             now = frozenset() if data is None else _references(path, data)
         except UndecodableError:
-            # What a test damaged on purpose names what it named before.
+            # A node that a test damaged on purpose keeps its former references.
             now = before
         else:
             self._data[path] = data or b""
@@ -149,6 +153,7 @@ class TransactionLog:
             self._naming[ledger_id].discard(path)
         for ledger_id in now - before:
             self._naming.setdefault(ledger_id, set()).add(path)
+            self.first_named_by.setdefault(ledger_id, path)
 
     def _remove(self, ledger_id: LedgerId, change: Change) -> None:
         self._deleted_by[ledger_id] = change.session
@@ -175,14 +180,14 @@ class TransactionLog:
                 _, length = _RECORD.unpack(head)
                 body = log.read(length + 1) if length > 0 else b""
                 if len(body) != length + 1 or body[-1:] != _END:
-                    return  # the end, or what a server that was killed, or that still writes, has not finished
+                    return  # the end, or an unfinished change of a server that was killed or still writes
                 self._offset += len(head) + len(body)
                 session, _, zxid, _, kind = _TRANSACTION.unpack_from(body)
                 yield from _changes_in(zxid, session, kind, body[_TRANSACTION.size : -1])
 
 
 def demand_nothing_referenced_was_deleted(cluster: ClusterUnderTest, ledger_ids: Collection[LedgerId]) -> None:
-    """See `TransactionLog.demand_nothing_referenced_was_deleted`; from the cluster's first change on."""
+    """See `TransactionLog.demand_nothing_referenced_was_deleted`, from the cluster's first change on."""
     TransactionLog(cluster).demand_nothing_referenced_was_deleted(ledger_ids)
 
 
@@ -208,7 +213,7 @@ def _changes_in(zxid: int, session: int, kind: int, body: bytes) -> Iterator[Cha
 
 
 def _buffer(body: bytes, offset: int) -> tuple[bytes, int]:
-    """A string's or a buffer's bytes, and what comes after them; a length of -1 means that there are none."""
+    """Return the bytes of a string or a buffer and the offset after them; a length of -1 means none."""
     (length,) = _INT.unpack_from(body, offset)
     start, end = offset + _INT.size, offset + _INT.size + max(length, 0)
     return body[start:end], end
@@ -224,6 +229,6 @@ def _references(path: str, data: bytes) -> frozenset[LedgerId]:
     if path.endswith(f"/{COMPACTION_CURSOR}"):
         cursor = cursor_references(data)
         if cursor.cursor_ledger is not None:
-            # The last entry of the cursor's ledger is the truth then, and the node's compacted ledger an old one.
+            # The last entry of the cursor's ledger is then right, and the node's compacted ledger outdated.
             return named - {cursor.compacted_ledger}
     return named

@@ -17,20 +17,19 @@ import pytest
 import requests
 from pulsar_sidecar.demo.deleting import delete_again, delete_topics, make_topics
 from pulsar_sidecar.demo.environment import BROKER_CONF, SIDECAR_ENVIRONMENT
-from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS
 from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.ownership.paths import MANAGED_LEDGERS
 from ruamel.yaml import YAML
 
 from tests.cluster.choosing import COMPOSE_ADDRESSES, FAST_SESSIONS, PROJECT
 from tests.cluster.compose import FILE, PROJECT_NAME, Compose, composed, with_settings
 from tests.cluster.oracles import Oracles, OutcomeLog
 from tests.cluster.patience import OPERATION_SECONDS, PATIENCE_SECONDS, until
-from tests.cluster.running import ComposeClusterUnderTest
+from tests.cluster.running import BROKERS, ComposeClusterUnderTest
 from tests.cluster.topics import Workload, unique
 
 pytestmark = pytest.mark.containers
 
-BROKERS = ("broker-1", "broker-2")
 SIDECARS = {"sidecar-1": "http://127.0.0.1:8750", "sidecar-2": "http://127.0.0.1:8751"}
 TOPICS = 40
 KILL_AFTER_ANSWERS = 8
@@ -62,7 +61,7 @@ CHANGES: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class ComposeSidecar:
-    """One of the sidecars, called by its published port with the token that compose made."""
+    """A sidecar behind its published port, called with the token that compose made."""
 
     name: str
     compose: Compose
@@ -89,7 +88,7 @@ class ComposeSidecar:
             return False
 
     def pid(self) -> int:
-        """Its process on the engine's machine; 0 while there is none."""
+        """Return the process id on the engine's machine, 0 while there is none."""
         return int(docker("inspect", "--format", "{{.State.Pid}}", self.compose.run("ps", "-aq", self.name).strip()))
 
 
@@ -102,7 +101,7 @@ class Stack:
     sidecars: Sequence[ComposeSidecar]
 
     def crash(self, sidecar: ComposeSidecar) -> None:
-        """SIGKILL from outside of the container: to the engine an end of its own, not one that an operator wanted."""
+        """Kill the process from outside of the container, so that the engine sees a crash, not an operator's stop."""
         image = f"apachepulsar/pulsar:{COMPOSE_ADDRESSES.version}"
         docker("run", "--rm", "--pid", "host", "--user", "root", image, "bash", "-c", f"kill -9 {sidecar.pid()}")
 
@@ -150,7 +149,7 @@ def test_nothing_leaks_while_brokers_and_a_sidecar_are_killed(stack: Stack) -> N
     killed, other = stack.sidecars
     pid = killed.pid()
 
-    failed = delete_while_all_of_these_die(stack, killed, namespace, names)
+    failed = delete_while_members_die(stack, killed, namespace, names)
 
     until(killed.is_ready, f"{killed.name} was started again\n{killed.log()}")
     assert killed.pid() not in (0, pid)
@@ -163,10 +162,8 @@ def test_nothing_leaks_while_brokers_and_a_sidecar_are_killed(stack: Stack) -> N
     stack.oracles.check(other)
 
 
-def delete_while_all_of_these_die(
-    stack: Stack, killed: ComposeSidecar, namespace: str, names: Sequence[str]
-) -> list[str]:
-    """Half of the topics through each sidecar; both brokers and one sidecar die in the middle; what was refused."""
+def delete_while_members_die(stack: Stack, killed: ComposeSidecar, namespace: str, names: Sequence[str]) -> list[str]:
+    """Delete half of the topics through each sidecar while brokers and one sidecar die; return refused names."""
     answers = threading.Semaphore(0)
     halves = zip(stack.sidecars, (names[::2], names[1::2]), strict=True)
     with ThreadPoolExecutor(4) as pool:
@@ -183,7 +180,7 @@ def delete_while_all_of_these_die(
 
 
 def image_or_skip(service: str) -> None:
-    """Images from a registry that not every machine reaches."""
+    """Pull an image from a registry that not every machine reaches, or skip the test."""
     image = YAML(typ="safe").load(PROJECT / FILE)["services"][service]["image"]
     for looked in (("image", "inspect"), ("pull", "--quiet")):
         command = ("docker", *looked, image)

@@ -43,7 +43,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def edited(example: str) -> str:
-    """What a reader makes of the example: the addresses of this cluster."""
+    """Return the example as a reader edits it, with the addresses of this cluster."""
     return (
         example.replace("zk:zookeeper:2181", f"zk:{HOST}:2181")
         .replace("http://broker-1:8080,http://broker-2:8080", f"http://{HOST}:8080,http://{HOST}:8081")

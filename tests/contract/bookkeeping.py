@@ -9,22 +9,21 @@ import pulsar
 import requests
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.ledger_ownership import paths
-from pulsar_sidecar.ledger_ownership.compaction import LedgerEntries
-from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from pulsar_sidecar.ledger_ownership.references import (
-    CursorReferences,
-    cursor_references,
-    managed_ledger_references,
-    position_entry_compacted_ledger,
-)
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
 from pulsar_sidecar.model.metadata import Node
 from pulsar_sidecar.model.names import CursorName, TopicName, parse_topic_name
+from pulsar_sidecar.ownership import paths
+from pulsar_sidecar.ownership.compaction import LedgerEntries
+from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ownership.references import (
+    CursorReferences,
+    cursor_references,
+    managed_ledger_references,
+    position_entry_compacted_ledger,
+)
 
 from tests.cluster.clients import PatientClient
 from tests.cluster.patience import OPERATION_SECONDS, until
@@ -72,12 +71,10 @@ class ClusterBookkeeping:
         self._admin_url = cluster.addresses.web_service_urls[0] + "/admin/v2/"
         self._client = PatientClient(cluster.addresses)
         self.store = ZooKeeperMetadataStore(cluster.addresses.metadata_store_url, SystemClock())
-        self.http = BookieHttp(cluster.addresses.bookie_http_urls)
         self.entries = BookieEntries(BookieConnections(self.store))
 
     def close(self) -> None:
         self.entries.close()
-        self.http.close()
         self.store.close()
         self._client.close()
 

@@ -4,7 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.metadata_store_servers import LoneZooKeeper, chroot, lone_zookeeper
+from tests.contract.metadata_store_servers import LoneZooKeeper, chroot, lone_etcd, lone_zookeeper
+
+
+@pytest.fixture(scope="session")
+def etcd_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An etcd of the session, whose content each test removes."""
+    with lone_etcd(tmp_path_factory.mktemp("etcd") / "members") as cluster:
+        yield cluster.addresses().metadata_store_url
 
 
 @pytest.fixture(scope="module")

@@ -6,17 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.pulsar.client.clients import open_client
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
-from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import (
-    PulsarDeletionTopics,
-    topic_name,
-)
-from pulsar_sidecar.adapters.pulsar.topics.pending_consumer import ConsumerSettings
-from pulsar_sidecar.adapters.pulsar.topics.topics_setup import DEAD_LETTERS_SUBSCRIPTION
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, DeletionTopics, Delivery, PendingDeletions
-from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
+from pulsar_sidecar.adapters.pulsar_client.clients import open_client
+from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest, topic_path
+from pulsar_sidecar.adapters.pulsar_topics.deletion_topics import PulsarDeletionTopics, topic_name
+from pulsar_sidecar.adapters.pulsar_topics.pending_consumer import ConsumerSettings
+from pulsar_sidecar.adapters.pulsar_topics.topics_setup import DEAD_LETTERS_SUBSCRIPTION
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic, DeletionTopics, Delivery, PendingDeletions
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import SUBSCRIPTION
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 

@@ -12,13 +12,15 @@ from typing import ClassVar
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NotEmptyError
-from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
-from pulsar_sidecar.adapters.metadata.session import SessionOptions
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
-from pulsar_sidecar.adapters.metadata.zookeeper_topic_changes import ZooKeeperTopicChanges
+from pulsar_sidecar.adapters.etcd.etcd import EtcdMetadataStore
+from pulsar_sidecar.adapters.etcd.gateway import EtcdGateway, encoded
+from pulsar_sidecar.adapters.metadata_access import SessionOptions
+from pulsar_sidecar.adapters.zookeeper.addressing import parse_metadata_store_url
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.zookeeper.zookeeper_changes import ZooKeeperChanges
+from pulsar_sidecar.adapters.zookeeper.zookeeper_topic_changes import ZooKeeperTopicChanges
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
-from pulsar_sidecar.local_cluster.spec import ClusterSpec, MissingPrerequisiteError
+from pulsar_sidecar.local_cluster.spec import ClusterSpec, MissingPrerequisiteError, Role
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import TemporaryError
 
@@ -27,8 +29,8 @@ from tests.cluster.patience import until
 from tests.fakes.metadata import FakeMetadataStore
 
 CLOCK = SystemClock()
-PATIENT = SessionOptions(patience_seconds=60)
-AnyStore = FakeMetadataStore | ZooKeeperMetadataStore
+PATIENT = SessionOptions(call_timeout_seconds=60)
+AnyStore = FakeMetadataStore | ZooKeeperMetadataStore | EtcdMetadataStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,20 @@ def fake_sessions() -> Iterator[TwoSessions]:
 def zookeeper_sessions(url: str) -> Iterator[TwoSessions]:
     with chroot(url) as below, open_patiently(below) as store, open_patiently(below) as rival:
         yield TwoSessions(store, rival)
+
+
+@contextmanager
+def etcd_sessions(url: str) -> Iterator[TwoSessions]:
+    empty_etcd(url)
+    with EtcdMetadataStore(url, CLOCK, PATIENT) as store, EtcdMetadataStore(url, CLOCK, PATIENT) as rival:
+        yield TwoSessions(store, rival)
+
+
+def empty_etcd(url: str) -> None:
+    """etcd has no chroot: what an earlier test left is removed."""
+    gateway = EtcdGateway(url, CLOCK, PATIENT)
+    gateway.reading("remove everything", "kv/deleterange", {"key": encoded("\0"), "range_end": encoded("\0")})
+    gateway.close()
 
 
 def open_patiently(url: str) -> ZooKeeperMetadataStore:
@@ -114,6 +130,19 @@ class LoneZooKeeper:
 
 
 @contextmanager
+def lone_etcd(directory: Path) -> Iterator[LocalCluster]:
+    """Start an etcd that ends with this process at the latest."""
+    try:
+        started = LocalCluster.up(
+            ClusterSpec(directory, brokers=0, bookies=0, metadata_store=Role.ETCD, ends_with_starter=True)
+        )
+    except MissingPrerequisiteError as error:
+        pytest.skip(f"no etcd: {error}")
+    with started as cluster:
+        yield cluster
+
+
+@contextmanager
 def lone_zookeeper(directory: Path) -> Iterator[LoneZooKeeper]:
     """Start a server that ends with this process at the latest."""
     try:
@@ -144,7 +173,7 @@ class Poison:
 @contextmanager
 def without_kazoo_log() -> Iterator[None]:
     """For a test that lets kazoo's thread die: it would log the trace."""
-    logger = logging.getLogger("pulsar_sidecar.adapters.metadata.session.kazoo")
+    logger = logging.getLogger("pulsar_sidecar.adapters.zookeeper.session.kazoo")
     logger.disabled = True
     try:
         yield

@@ -4,7 +4,6 @@ Invariant: the real ones are reached the way the sidecar reaches them, and what 
 the code under test.
 """
 
-import struct
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from pulsar_sidecar.adapters.offload.object_stores import AccessKey, OffloadCredentials
 from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
-from pulsar_sidecar.ledger_deletion.ports import OffloadedLedgers
+from pulsar_sidecar.features.ledger_deletion.ports import OffloadedLedgers
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import OffloadContext
@@ -28,19 +27,12 @@ from werkzeug.serving import make_server
 
 from tests.fakes.map_files import write_map_file
 from tests.fakes.offload import FAKE_BUCKET, FAKE_DRIVER, PARTS, FakeOffloadedLedgers
+from tests.fakes.offloaded_objects import objects
 
 CLUSTER = "local"
 BUCKET = "pulsar-offload"
 ACCESS_KEY = AccessKey("an-id", "a-secret")
-_DATA_OBJECT = bytes(343)
-_LEDGER_METADATA = bytes(172)
-_OBJECTS = {
-    "data": _DATA_OBJECT,
-    "index": struct.pack(">IiqqiI", 0xDE47DE47, 224, len(_DATA_OBJECT), 128, 1, len(_LEDGER_METADATA))
-    + _LEDGER_METADATA
-    + struct.pack(">qiq", 0, 1, 0),
-}
-"""The lengths are those that a broker of 4.0.8 wrote for a ledger of five entries."""
+_OBJECTS = objects()
 
 
 def attempt_of(context: OffloadContext) -> str:
@@ -175,6 +167,11 @@ class S3Storage:
             key = self._key(ledger_id, context, part)
             self._client.put_object(Bucket=BUCKET, Key=key, Body=_OBJECTS[part], Metadata=metadata)
 
+    def content(self, ledger_id: LedgerId, context: OffloadContext, part: str) -> bytes:
+        found = self._client.get_object(Bucket=BUCKET, Key=self._key(ledger_id, context, part))
+        content: bytes = found["Body"].read()
+        return content
+
     def cut(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName, part: str) -> None:
         key = self._key(ledger_id, context, part)
         found = self._client.get_object(Bucket=BUCKET, Key=key)
@@ -194,6 +191,10 @@ class S3Storage:
         """Every object's name."""
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
         return {item["Key"] for page in pages for item in page.get("Contents", [])}
+
+    def managed_ledger_of(self, key: str) -> str:
+        """Return the name of the managed ledger whose offload wrote an object, by the object's own metadata."""
+        return str(self._client.head_object(Bucket=BUCKET, Key=key)["Metadata"]["managedledgername"])
 
     def disappear(self) -> None:
         for key in self.object_names():

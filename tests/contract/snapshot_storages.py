@@ -9,16 +9,16 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnecti
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketSnapshots
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter, Replication
-from pulsar_sidecar.adapters.metadata.ledger_ids import ZooKeeperLedgerIds
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.delayed_delivery.index.ports import BucketSnapshotStorage
-from pulsar_sidecar.delayed_delivery.index.tracker.memory_storage import MemorySnapshotStorage
-from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.adapters.zookeeper.ledger_ids import ZooKeeperLedgerIds
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.features.delayed_index.ports import BucketSnapshotStorage
+from pulsar_sidecar.features.delayed_index.tracker.memory_storage import MemorySnapshotStorage
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerMetadata
 from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.cluster.running import ClusterUnderTest
 from tests.fakes.bookie_servers import FakeBookie

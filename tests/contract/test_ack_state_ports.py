@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import pytest
-from pulsar_sidecar.ack_state.limits import TopicPolicy
-from pulsar_sidecar.ack_state.ports import PausePolicies, StoredCursors, SubscriptionStats
-from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.features.acknowledgements.ports import PausePolicies, StoredCursors, SubscriptionStats
+from pulsar_sidecar.features.acknowledgements.results import TopicPolicy
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name

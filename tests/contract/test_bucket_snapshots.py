@@ -6,22 +6,22 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import Replication
-from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.ports import BucketOwner
-from pulsar_sidecar.delayed_delivery.index.snapshot import (
+from pulsar_sidecar.features.delayed_index.bucket_key import BucketKey
+from pulsar_sidecar.features.delayed_index.ports import BucketOwner
+from pulsar_sidecar.features.delayed_index.snapshot import (
     DelayedIndexes,
     SnapshotMetadata,
     encode_metadata,
     encode_segment,
     segment_metadata_of,
 )
-from pulsar_sidecar.ledger_ownership import paths
-from pulsar_sidecar.ledger_ownership.claims import BucketClaim, read_claim
-from pulsar_sidecar.ledger_ownership.ledger_metadata import encode_ledger_metadata
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import DigestType, LedgerMetadata, LedgerSegment, LedgerState
 from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.ownership import paths
+from pulsar_sidecar.ownership.claims import BucketClaim, read_claim
+from pulsar_sidecar.ownership.ledger_metadata import encode_ledger_metadata
 
 from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
@@ -95,7 +95,6 @@ def create(kept: SnapshotStorage, *segments: DelayedIndexes) -> LedgerId:
 
 
 def test_what_was_written_is_read(kept: SnapshotStorage) -> None:
-    kept.storage.start()
     bucket_id = create(kept)
     assert kept.storage.get_bucket_snapshot_metadata(bucket_id) == metadata_of(SEGMENTS)
     for first, last in [(1, 1), (2, 2), (1, 2)]:
@@ -107,13 +106,6 @@ def test_what_was_written_is_read(kept: SnapshotStorage) -> None:
 def test_the_length_is_that_of_all_payloads(kept: SnapshotStorage) -> None:
     expected = len(encode_metadata(metadata_of(SEGMENTS))) + sum(map(len, map(encode_segment, SEGMENTS)))
     assert kept.storage.get_bucket_snapshot_length(create(kept)) == expected
-
-
-def test_closing_keeps_what_is_stored(kept: SnapshotStorage) -> None:
-    bucket_id = create(kept)
-    kept.storage.close()
-    kept.storage.close()
-    assert kept.storage.get_bucket_snapshot_metadata(bucket_id) == metadata_of(SEGMENTS)
 
 
 def test_buckets_have_ids_of_their_own(kept: SnapshotStorage) -> None:

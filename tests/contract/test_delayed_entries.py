@@ -8,18 +8,18 @@ import pulsar
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
-from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
-from pulsar_sidecar.adapters.pulsar.wire.encoding import entry_facts_in_headers
-from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, EntryFacts
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
+from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest, topic_path
+from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar_wire.delayed_entries import BulkDelayedEntries
+from pulsar_sidecar.adapters.pulsar_wire.encoding import entry_facts_in_headers
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.backlog.ports import DelayedEntries, EntryFacts
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.lookups import Absent
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT
 
 from tests.cluster.clients import PatientClient
 from tests.cluster.running import ClusterUnderTest

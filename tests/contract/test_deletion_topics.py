@@ -8,8 +8,8 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, Delivery, OutgoingMessage, PublishResult
-from pulsar_sidecar.ledger_deletion.second_phase.retry import DELAY_TIME
+from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic, Delivery, OutgoingMessage, PublishResult
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import DELAY_TIME
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
 
 from tests.contract.deletion_topics_subjects import (

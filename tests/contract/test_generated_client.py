@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pulsar_sidecar.api.authentication import Authentication
-from pulsar_sidecar.api.authentication_tokens import TokenVerifier, secret_key
-from pulsar_sidecar.api.paths import V2_PATH
 from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.server.authentication import Authentication
+from pulsar_sidecar.server.authentication_tokens import TokenVerifier, secret_key
+from pulsar_sidecar.server.paths import V2_PATH
 
 from tests.contract.test_openapi_fuzzing import furnished
-from tests.unit.api.serving import served
-from tests.unit.api.test_authentication import ADMIN, SECRET, data_url, hs256
+from tests.unit.server.serving import served
+from tests.unit.server.test_authentication import ADMIN, SECRET, data_url, hs256
 
 PROJECT = Path(__file__).parents[2]
 PROGRAMS = PROJECT / ".venv" / "openapi-client" / "bin"
@@ -51,14 +51,14 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, An
 
 def test_every_answer_has_the_class_that_the_document_promises(answers: dict[str, tuple[int, Any]]) -> None:
     status, found = answers["status"]
-    assert (status, found["class"], found["control"]["pausedReason"]) == (200, "StatusAnswer", "maintenance")
+    assert (status, found["class"], found["control"]["pausedReason"]) == (200, "ServiceStatus", "maintenance")
     status, letters = answers["dead letters"]
     assert (status, [(letter["class"], letter["reason"]) for letter in letters]) == (
         200,
-        [("DeadLetterAnswer", "still in use")],
+        [("DeadLetter", "still in use")],
     )
     status, paused = answers["pause"]
-    assert (status, paused["class"], paused["pausedReason"]) == (200, "ControlAnswer", "a test")
+    assert (status, paused["class"], paused["pausedReason"]) == (200, "Control", "a test")
     assert answers["delete"] == (204, None)
 
 

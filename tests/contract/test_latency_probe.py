@@ -11,15 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
-from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential, parse_metadata_store_url
-from pulsar_sidecar.adapters.metadata.probe import LatencyProbe
-from pulsar_sidecar.adapters.metadata.session import SessionOptions
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.ledger_deletion.second_phase.limits import AdaptiveLimit
+from pulsar_sidecar.adapters.metadata_access import SessionOptions, StoreCredential
+from pulsar_sidecar.adapters.zookeeper.addressing import parse_metadata_store_url
+from pulsar_sidecar.adapters.zookeeper.probe import LatencyProbe
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.features.ledger_deletion.second_phase.limits import AdaptiveLimit
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.metadata import DeletionResult, GuardedDeletion
 
-from tests.benchmarks.open_loop import open_loop_client
+from tests.cluster.open_loop import open_loop_client
 from tests.cluster.patience import until
 from tests.contract.metadata_store_servers import LoneZooKeeper, lone_zookeeper
 
@@ -52,7 +52,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneZooKeeper]:
 
 
 @contextlib.contextmanager
-def probing(url: str, credential: ZooKeeperCredential | None = None) -> Iterator[Listener]:
+def probing(url: str, credential: StoreCredential | None = None) -> Iterator[Listener]:
     listener = Listener()
     probe = LatencyProbe(parse_metadata_store_url(url).servers, credential, CLOCK, listener)
     probe.start()
@@ -72,12 +72,12 @@ def test_it_measures_again_and_again(server: LoneZooKeeper) -> None:
 
 
 def test_it_presents_a_credential(server: LoneZooKeeper) -> None:
-    with probing(server.url, ZooKeeperCredential("digest", "user:password")) as listener:
+    with probing(server.url, StoreCredential("digest", "user:password")) as listener:
         until(lambda: listener.observed, "there is a measurement")
 
 
 def test_a_credential_that_is_refused_is_no_measurement(server: LoneZooKeeper) -> None:
-    with probing(server.url, ZooKeeperCredential("no-such-scheme", "x")) as listener:
+    with probing(server.url, StoreCredential("no-such-scheme", "x")) as listener:
         CLOCK.wait_seconds(1.5, threading.Event())
     assert listener.observed == []
 
@@ -125,13 +125,13 @@ def test_it_comes_back_after_the_server_did(server: LoneZooKeeper) -> None:
 
 
 def test_an_unreachable_server_is_no_measurement_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "pulsar_sidecar.adapters.metadata.probe")
+    caplog.set_level("INFO", "pulsar_sidecar.adapters.zookeeper.probe")
     with probing("zk:127.0.0.1:1") as listener:
         CLOCK.wait_seconds(1.3, threading.Event())
     assert listener.observed == []
     assert listener.late == []
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
-        "the latency of ZooKeeper at 127.0.0.1"
+        "the latency of the metadata store at 127.0.0.1"
     ]
 
 
@@ -199,7 +199,7 @@ def test_a_single_deletion_does_not_wait_for_thousands(server: LoneZooKeeper) ->
 
 def test_deletions_whose_answers_are_lost_are_not_on_their_way_for_ever(server: LoneZooKeeper) -> None:
     limit = AdaptiveLimit(CLOCK, 2.0)
-    with ZooKeeperMetadataStore(server.url, CLOCK, SessionOptions(patience_seconds=1.0), limit=limit) as store:
+    with ZooKeeperMetadataStore(server.url, CLOCK, SessionOptions(call_timeout_seconds=1.0), limit=limit) as store:
         deletions = _nodes(store, 50)
         server.freeze()
         try:

@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.ledger_ownership import paths
-from pulsar_sidecar.ledger_ownership.claims import CompactedClaim, CursorClaim, DataClaim, SchemaClaim, read_claim
-from pulsar_sidecar.ledger_ownership.references import (
-    managed_ledger_references,
-    position_entry_compacted_ledger,
-    schema_references,
-)
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import CursorName
+from pulsar_sidecar.ownership import paths
+from pulsar_sidecar.ownership.claims import CompactedClaim, CursorClaim, DataClaim, SchemaClaim, read_claim
+from pulsar_sidecar.ownership.references import (
+    managed_ledger_references,
+    position_entry_compacted_ledger,
+    schema_references,
+)
 
 from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
@@ -143,15 +143,3 @@ def test_a_data_ledger_names_its_owner(real: ClusterBookkeeping) -> None:
     references = managed_ledger_references(real.node(paths.managed_ledger_path(topic.managed_ledger_name)).data)
     claims = {read_claim(real.metadata(each).custom_metadata) for each in references.ledgers}
     assert claims == {DataClaim(topic.managed_ledger_name)}
-
-
-def test_deleting_through_a_bookie_is_unconditional_and_idempotent(real: ClusterBookkeeping) -> None:
-    ledger_id, metadata = real.closed_ledger(1)
-    assert ledger_id in real.http.ledger_ids()
-    assert real.http.ledger_exists(ledger_id)
-    real.http.delete(ledger_id)
-    real.http.delete(ledger_id)
-    assert not real.http.ledger_exists(ledger_id)
-    assert not real.http.ledger_exists(NEVER_WRITTEN)
-    assert real.store.read(paths.ledger_path(ledger_id)) is None
-    assert real.entries.readable(ledger_id, metadata), "bookies keep the entries until they collect"

@@ -8,11 +8,11 @@ from typing import Protocol, TypeVar
 
 import pulsar
 import pytest
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
-from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
-from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.ledger_deletion.ports import LiveOwners
+from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest, topic_path
+from pulsar_sidecar.adapters.pulsar_rest.live_owners import BrokerLiveOwners
+from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.features.ledger_deletion.ports import LiveOwners
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
@@ -40,7 +40,7 @@ class Subject(Protocol):
 
     def unload(self, topic: TopicName) -> None: ...
 
-    def break_a_broker(self) -> None: ...
+    def break_the_owner(self, topic: TopicName) -> None: ...
 
 
 NAMED = "a subscription/ü"
@@ -74,7 +74,8 @@ class FakeSubject:
         self.owners.unload(topic)
         self.owners.own(topic, None)
 
-    def break_a_broker(self) -> None:
+    def break_the_owner(self, topic: TopicName) -> None:
+        assert self.owners.owner_url(topic)
         self.owners.hooks.fail_next("views", TemporaryError("a broker does not answer"))
 
 
@@ -103,10 +104,14 @@ class ClusterSubject:
     def unload(self, topic: TopicName) -> None:
         BrokerTopicAdmin(self.rest).unload(topic)
 
-    def break_a_broker(self) -> None:
-        name = next(name for name in self.cluster.addresses.members if name.startswith("broker"))
-        self.cluster.stop(name)
-        self.broken = name
+    def break_the_owner(self, topic: TopicName) -> None:
+        self.broken = self.owner(topic)
+        self.cluster.stop(self.broken)
+
+    def owner(self, topic: TopicName) -> str:
+        """Return the name of the member that owns the topic's bundle."""
+        url = self.owners.owner_url(topic)
+        return next(name for name, at in self.cluster.addresses.member_urls.items() if at == url)
 
     def close(self) -> None:
         if self.broken is not None:
@@ -186,7 +191,7 @@ def test_an_unloaded_topic_has_no_view(subject: Subject) -> None:
 
 def test_nothing_is_concluded_when_a_broker_cannot_be_asked(subject: Subject) -> None:
     topic = subject.loaded_topic()
-    subject.break_a_broker()
+    subject.break_the_owner(topic)
     with pytest.raises(TemporaryError):
         subject.owners.views([topic])
 
@@ -277,7 +282,7 @@ def test_a_namespace_that_is_not_there_has_no_owner(real: ClusterSubject) -> Non
 
 def test_a_dead_broker_is_temporary_until_its_registration_ends(real: ClusterSubject) -> None:
     topic = real.loaded_topic()
-    name = next(name for name in real.cluster.addresses.members if name.startswith("broker"))
+    name = real.owner(topic)
     real.cluster.kill(name)
     try:
         with pytest.raises(TemporaryError):

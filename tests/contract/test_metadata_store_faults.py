@@ -7,13 +7,14 @@ from contextlib import contextmanager
 
 import pytest
 from kazoo.security import make_digest_acl
-from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential
-from pulsar_sidecar.adapters.metadata.session import SessionOptions, send
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.metadata_access import SessionOptions, StoreCredential
+from pulsar_sidecar.adapters.zookeeper.session import send
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.model.errors import InvalidInputError, OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import DeletionResult, Guard, GuardedDeletion
 
+from tests.cluster.patience import until
 from tests.contract.metadata_store_servers import (
     CLOCK,
     LoneZooKeeper,
@@ -38,7 +39,7 @@ def store(url: str) -> Iterator[ZooKeeperMetadataStore]:
         yield opened
 
 
-def open_impatiently(url: str, credential: ZooKeeperCredential | None = None) -> ZooKeeperMetadataStore:
+def open_impatiently(url: str, credential: StoreCredential | None = None) -> ZooKeeperMetadataStore:
     return ZooKeeperMetadataStore(url, CLOCK, SessionOptions(SESSION_TIMEOUT_MS, PATIENCE_SECONDS, credential))
 
 
@@ -51,15 +52,13 @@ def fill(url: str, count: int) -> list[str]:
 
 
 def wait_until_it_answers(store: ZooKeeperMetadataStore) -> None:
-    deadline = CLOCK.monotonic_seconds() + 60
-    while True:
+    def answers() -> bool:
         try:
-            store.read("/")
+            return store.read("/") is not None
         except TemporaryError:
-            assert CLOCK.monotonic_seconds() < deadline
-            CLOCK.wait_seconds(0.1, NEVER)
-        else:
-            return
+            return False
+
+    until(answers, "the store answers", 60)
 
 
 def elapsed_seconds(started: float) -> float:
@@ -195,10 +194,7 @@ def test_a_new_session_is_known_by_its_epoch(zookeeper: LoneZooKeeper, store: Zo
     store.create("/mine", b"", ephemeral=True)
     epoch = store.epoch
     expire(store._client, zookeeper.url)
-    deadline = CLOCK.monotonic_seconds() + 30
-    while store.epoch == epoch:
-        assert CLOCK.monotonic_seconds() < deadline
-        CLOCK.wait_seconds(0.05, NEVER)
+    until(lambda: store.epoch != epoch, "another session is known", 30)
     wait_until_it_answers(store)
     assert store.epoch == epoch + 1
     assert store.read("/mine") is None
@@ -269,12 +265,12 @@ def test_a_refused_deletion_does_not_stop_its_neighbours(url: str) -> None:
 
 
 def test_a_credential_opens_and_stays_out_of_the_logs(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    credential = ZooKeeperCredential("digest", f"sidecar:{SECRET}")
+    credential = StoreCredential("digest", f"sidecar:{SECRET}")
     with private_nodes(url):
         with open_impatiently(url) as earlier:
             earlier.read("/")
         caplog.set_level(1)
-        caplog.set_level(1, "pulsar_sidecar.adapters.metadata.session.kazoo")
+        caplog.set_level(1, "pulsar_sidecar.adapters.zookeeper.session.kazoo")
         caplog.clear()
         with open_impatiently(url, credential) as store:
             node = store.read("/private/node")

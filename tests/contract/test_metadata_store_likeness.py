@@ -14,7 +14,7 @@ from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import Guard, GuardedDeletion, MetadataStore, Node
 
 from tests.cluster.running import ClusterUnderTest
-from tests.contract.metadata_store_servers import TwoSessions, zookeeper_sessions
+from tests.contract.metadata_store_servers import TwoSessions, etcd_sessions, zookeeper_sessions
 from tests.fakes.metadata import FakeMetadataStore
 
 Step = Callable[[MetadataStore, str], object]
@@ -67,7 +67,7 @@ def comparable(node: Node | None, root: str) -> tuple[object, ...] | None:
     if node is None:
         return None
     relative = node.path.removeprefix(root)
-    return (relative, node.data, node.version, node.children_count, node.ephemeral, node.created_ms > 0)
+    return (relative, node.data, node.version, node.ephemeral, node.created_ms > 0)
 
 
 def below(root: str, deletion: GuardedDeletion) -> GuardedDeletion:
@@ -82,8 +82,13 @@ def answer(store: MetadataStore, root: str, step: Step) -> object:
         return type(error)
 
 
-@pytest.fixture(scope="module")
-def real(cluster: ClusterUnderTest) -> Iterator[TwoSessions]:
+@pytest.fixture(scope="module", params=["zookeeper", "etcd"])
+def real(request: pytest.FixtureRequest) -> Iterator[TwoSessions]:
+    if request.param == "etcd":
+        with etcd_sessions(request.getfixturevalue("etcd_url")) as opened:
+            yield opened
+        return
+    cluster: ClusterUnderTest = request.getfixturevalue("cluster")
     with zookeeper_sessions(cluster.addresses.metadata_store_url) as opened:
         yield opened
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from pulsar_sidecar.ledger_ownership import paths
-from pulsar_sidecar.ledger_ownership.claims import BucketClaim, DataClaim, read_claim
-from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
 from pulsar_sidecar.model.ledgers import DigestType
 from pulsar_sidecar.model.names import TopicName, encode_cursor
+from pulsar_sidecar.ownership import paths
+from pulsar_sidecar.ownership.claims import BucketClaim, DataClaim, read_claim
+from pulsar_sidecar.ownership.references import managed_ledger_references
 
 from tests.cluster.buckets import BUCKETS
 from tests.cluster.patience import until

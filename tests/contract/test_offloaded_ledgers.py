@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
+from pulsar_sidecar.features.ledger_deletion.ports import OffloadDeletion
 from pulsar_sidecar.model.errors import PermanentError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import OffloadSegment

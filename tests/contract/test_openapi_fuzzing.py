@@ -3,18 +3,17 @@
 The seed is fixed, so that a change is judged by what it changes; `tests/e2e/test_fuzzing.py` fuzzes a real sidecar.
 """
 
-from pulsar_sidecar.api.authentication import Authentication
-from pulsar_sidecar.api.authentication_tokens import TokenVerifier, secret_key
-from pulsar_sidecar.api.rooms import ack_state
-from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
-from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.service import (
+from contextlib import ExitStack, closing
+
+from pulsar_sidecar.features.acknowledgements import http as ack_state
+from pulsar_sidecar.features.delayed_index.http import waiting_router
+from pulsar_sidecar.features.delayed_messages.http import routes as delayed_delivery
+from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo, record_document
+from pulsar_sidecar.features.ledger_deletion.results import (
     Control,
     DeadLetter,
-    FollowedDeletion,
     OperationState,
     Redirect,
-    Remains,
     SidecarInstance,
     TopicDeletionStatus,
 )
@@ -22,15 +21,17 @@ from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.server.authentication import Authentication
+from pulsar_sidecar.server.authentication_tokens import TokenVerifier, secret_key
 
-from tests.fakes.ack_states import FakeAckStates
+from tests.fakes.acknowledging_broker import FakeAcknowledgingBroker
 from tests.fakes.delayed_service import FakeDelayedDelivery
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.fakes.leaks import leak
 from tests.fakes.waiting import FakeWaitingMessages
 from tests.fuzzing.running import fuzz
-from tests.unit.api.serving import served
-from tests.unit.api.test_authentication import ADMIN, SECRET, data_url, hs256
+from tests.unit.server.serving import served
+from tests.unit.server.test_authentication import ADMIN, SECRET, data_url, hs256
 
 ORDERS = parse_topic_name("persistent://public/default/orders")
 
@@ -39,14 +40,16 @@ def furnished() -> FakeDeletionService:
     """Every list has an item, so that answers are more than empty ones."""
     record = PendingDeleteLedgerInfo(ORDERS, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, LedgerId(4711))
     since_ms = 1_700_000_000_000
-    running = TopicDeletionStatus(OperationId("op-1"), ORDERS, OperationState.RUNNING, 3, 2, since_ms, "waits")
+    running = TopicDeletionStatus(
+        OperationId("op-1"), str(ORDERS), None, OperationState.RUNNING, 3, 2, since_ms, "waits"
+    )
     service = FakeDeletionService(
         dead=[
-            DeadLetter("1:2:0", record, "{}", "still in use", 10, since_ms),
+            DeadLetter("1:2:0", record_document(record), "{}", "still in use", 10, since_ms),
             DeadLetter("1:3:0", None, "\x00{", "malformed", 0, since_ms),
         ],
         running=[running],
-        followed=[FollowedDeletion(running, "sidecar-1", Remains(("/managed-ledgers/t",), 1, (LedgerId(7),)))],
+        followed=[running.followed(driver="sidecar-1", left_nodes=("/managed-ledgers/t",), left=(LedgerId(7),))],
         instances=(SidecarInstance("sidecar-1", "http://127.0.0.1:8750", None, since_ms),),
         control=Control(paused=True, paused_reason="maintenance", rate_per_second=0.5),
         not_sent={0: "its outcome is unknown"},
@@ -58,12 +61,17 @@ def furnished() -> FakeDeletionService:
 
 def test_every_operation_of_an_open_sidecar() -> None:
     service = furnished()
-    routers = [
-        delayed_delivery.router(FakeDelayedDelivery()),
-        ack_state.router(FakeAckStates()),
-        delayed_delivery.waiting_router(FakeWaitingMessages()),
-    ]
-    with served(service, routers=routers) as server:
+    broker = FakeAcknowledgingBroker()
+    for topic in (ORDERS, parse_topic_name("persistent://public/standalone/default/orders")):
+        broker.dig(topic, "billing", 30)
+    with ExitStack() as stack:
+        states = stack.enter_context(closing(broker.service()))
+        routers = [
+            delayed_delivery.router(FakeDelayedDelivery()),
+            ack_state.router(states),
+            waiting_router(FakeWaitingMessages()),
+        ]
+        server = stack.enter_context(served(service, routers=routers))
         fuzz(server.url, seed=4, most_examples=6)
     assert service.recorded
     assert service.judged

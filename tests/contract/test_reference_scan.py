@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
-from pulsar_sidecar.adapters.metadata.whole_store import LiveTree
-from pulsar_sidecar.audit.reference_scan import ReferenceScan, demand_complete, scan_references
-from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
+from pulsar_sidecar.adapters.zookeeper.whole_store import LiveTree, ZooKeeperWholeStore
+from pulsar_sidecar.features.audit.reference_scan import ReferenceScan, demand_complete, scan_references
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
+from pulsar_sidecar.ownership.compaction import CompactedLedgers
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
 
 from tests.cluster.running import ClusterUnderTest
 from tests.contract.metadata_store_servers import chroot, open_patiently, raw_client
@@ -55,7 +55,7 @@ def scan(url: str) -> ReferenceScan:
     entries = FakeLedgerEntries()
     entries.put(5, position_entry(6))
     with open_patiently(url) as store:
-        tree = LiveTree(url, SystemClock(), DEFAULT_LEDGERS_ROOT)
+        tree = LiveTree(ZooKeeperWholeStore(url, SystemClock(), DEFAULT_LEDGERS_ROOT))
         return scan_references(tree, CompactedLedgers(store, entries, DEFAULT_LEDGERS_ROOT))
 
 

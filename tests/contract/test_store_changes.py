@@ -7,17 +7,27 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from pulsar_sidecar.adapters.metadata.whole_store import ZooKeeperWholeStore
-from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
-from pulsar_sidecar.adapters.metadata.zookeeper_watches import CANARIES
-from pulsar_sidecar.ledger_deletion.watch.ports import Changes, ChangesLostError, StoreChanges, WalkedNode, WholeStore
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.adapters.etcd.etcd import EtcdMetadataStore
+from pulsar_sidecar.adapters.etcd.etcd_changes import EtcdChanges
+from pulsar_sidecar.adapters.etcd.etcd_walk import EtcdWholeStore
+from pulsar_sidecar.adapters.heard_changes import store_scope
+from pulsar_sidecar.adapters.zookeeper.whole_store import ZooKeeperWholeStore
+from pulsar_sidecar.adapters.zookeeper.zookeeper_changes import ZooKeeperChanges
+from pulsar_sidecar.adapters.zookeeper.zookeeper_watches import CANARIES
+from pulsar_sidecar.features.ledger_deletion.watch.ports import (
+    Changes,
+    ChangesLostError,
+    StoreChanges,
+    WalkedNode,
+    WholeStore,
+)
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion
 from pulsar_sidecar.model.metadata import Guard, GuardedDeletion, MetadataStore
+from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.cluster.patience import PATIENCE_SECONDS
-from tests.contract.metadata_store_servers import CLOCK, PATIENT, chroot, open_patiently
+from tests.contract.metadata_store_servers import CLOCK, PATIENT, chroot, empty_etcd, open_patiently
 from tests.fakes.clock import FakeClock
 from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.watched_store import FakeStoreChanges, FakeWholeStore
@@ -61,10 +71,25 @@ def zookeeper_watched(server: str) -> Iterator[Watched]:
         yield Watched(store, changes, ZooKeeperWholeStore(url, CLOCK, ROOT))
 
 
-@pytest.fixture(params=["fake", "zookeeper"])
+@contextmanager
+def etcd_watched(url: str) -> Iterator[Watched]:
+    empty_etcd(url)
+    scope = store_scope(ROOT)
+    with (
+        EtcdMetadataStore(url, CLOCK, PATIENT) as store,
+        closing(EtcdChanges(url, CLOCK, scope, PATIENT)) as changes,
+    ):
+        yield Watched(store, changes, EtcdWholeStore(url, CLOCK, ROOT))
+
+
+@pytest.fixture(params=["fake", "zookeeper", "etcd"])
 def unarmed(request: pytest.FixtureRequest) -> Iterator[Watched]:
     if request.param == "fake":
         with fake_watched() as watched:
+            yield watched
+        return
+    if request.param == "etcd":
+        with etcd_watched(request.getfixturevalue("etcd_url")) as watched:
             yield watched
         return
     cluster = request.getfixturevalue("cluster")

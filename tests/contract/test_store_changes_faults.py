@@ -12,16 +12,15 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import AsyncResult
 from kazoo.protocol.states import ZnodeStat
 from kazoo.security import make_digest_acl
-from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential
-from pulsar_sidecar.adapters.metadata.node_walk import WalkOptions
-from pulsar_sidecar.adapters.metadata.session import SessionOptions, send
-from pulsar_sidecar.adapters.metadata.whole_store import ZooKeeperWholeStore
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
-from pulsar_sidecar.ledger_deletion.watch.ports import Changes, ChangesLostError
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
+from pulsar_sidecar.adapters.metadata_access import SessionOptions, StoreCredential, WalkOptions
+from pulsar_sidecar.adapters.zookeeper.session import send
+from pulsar_sidecar.adapters.zookeeper.whole_store import ZooKeeperWholeStore
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.zookeeper.zookeeper_changes import ZooKeeperChanges
+from pulsar_sidecar.features.ledger_deletion.watch.ports import Changes, ChangesLostError
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
 
 from tests.cluster.patience import until
 from tests.contract.metadata_store_servers import (
@@ -58,11 +57,11 @@ def changes(url: str) -> Iterator[ZooKeeperChanges]:
 
 def listen(
     url: str,
-    credential: ZooKeeperCredential | None = None,
-    patience_seconds: float = PATIENCE_SECONDS,
+    credential: StoreCredential | None = None,
+    call_timeout_seconds: float = PATIENCE_SECONDS,
     session_timeout_ms: int = SESSION_TIMEOUT_MS,
 ) -> ZooKeeperChanges:
-    options = SessionOptions(session_timeout_ms, patience_seconds, credential)
+    options = SessionOptions(session_timeout_ms, call_timeout_seconds, credential)
     return ZooKeeperChanges(url, CLOCK, ROOT, options=options)
 
 
@@ -166,7 +165,7 @@ def test_what_was_heard_before_a_break_is_not_handed_out(
 
 
 def test_a_server_that_stands_still_does_not_echo(zookeeper: LoneZooKeeper, url: str) -> None:
-    with closing(listen(url, patience_seconds=1.0)) as changes:
+    with closing(listen(url, call_timeout_seconds=1.0)) as changes:
         changes.arm()
         changes.echo_seconds()
         zookeeper.freeze()
@@ -184,7 +183,7 @@ def test_a_server_that_stands_still_does_not_echo(zookeeper: LoneZooKeeper, url:
 
 
 def test_without_a_server_there_is_nothing_to_hear(zookeeper: LoneZooKeeper, url: str) -> None:
-    with closing(listen(url, patience_seconds=2.0)) as changes:
+    with closing(listen(url, call_timeout_seconds=2.0)) as changes:
         changes.arm()
         zookeeper.kill()
         try:
@@ -209,7 +208,7 @@ def test_a_root_that_does_not_exist_is_an_error(zookeeper: LoneZooKeeper) -> Non
 @pytest.fixture
 def lasting_changes(url: str) -> Iterator[ZooKeeperChanges]:
     """Changes in a session that a busy machine does not end."""
-    with closing(listen(url, patience_seconds=60, session_timeout_ms=60_000)) as opened:
+    with closing(listen(url, call_timeout_seconds=60, session_timeout_ms=60_000)) as opened:
         opened.arm()
         yield opened
 
@@ -333,7 +332,7 @@ def test_what_may_not_be_read_is_withheld_unless_a_credential_opens_it(url: str,
     secret = "/managed-ledgers/secret"
     store.create("/managed-ledgers/open", b"1")
     store.create(ledger_path(LedgerId(1)), b"")
-    credential = ZooKeeperCredential("digest", SECRET)
+    credential = StoreCredential("digest", SECRET)
     acl = [make_digest_acl(*SECRET.split(":"), all=True)]
     with (
         raw_client(url) as owner,

@@ -9,15 +9,18 @@ from dataclasses import dataclass
 from functools import partial
 
 import pytest
-from pulsar_sidecar.adapters.metadata.session import SessionOptions
-from pulsar_sidecar.adapters.metadata.zookeeper_topic_changes import ZooKeeperTopicChanges
-from pulsar_sidecar.ledger_deletion.watch.ports import ChangesLostError, TopicChanges
-from pulsar_sidecar.ledger_deletion.workflow.shadow_index import ShadowIndex
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.adapters.etcd.etcd import EtcdMetadataStore
+from pulsar_sidecar.adapters.etcd.etcd_changes import EtcdChanges
+from pulsar_sidecar.adapters.heard_changes import topic_scope
+from pulsar_sidecar.adapters.metadata_access import SessionOptions
+from pulsar_sidecar.adapters.zookeeper.zookeeper_topic_changes import ZooKeeperTopicChanges
+from pulsar_sidecar.features.ledger_deletion.watch.ports import ChangesLostError, TopicChanges
+from pulsar_sidecar.features.ledger_deletion.workflow.shadow_index import ShadowIndex
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
 
 from tests.cluster.patience import PATIENCE_SECONDS
 from tests.contract.metadata_store_servers import (
@@ -26,6 +29,7 @@ from tests.contract.metadata_store_servers import (
     LoneZooKeeper,
     arm_in_time,
     chroot,
+    empty_etcd,
     expire,
     open_patiently,
     raw_client,
@@ -67,10 +71,24 @@ def zookeeper_watched(server: str) -> Iterator[Watched]:
         yield Watched(store, changes)
 
 
-@pytest.fixture(params=["fake", "zookeeper"])
+@contextmanager
+def etcd_watched(url: str) -> Iterator[Watched]:
+    empty_etcd(url)
+    with (
+        EtcdMetadataStore(url, CLOCK, PATIENT) as store,
+        closing(EtcdChanges(url, CLOCK, topic_scope(), PATIENT)) as changes,
+    ):
+        yield Watched(store, changes)
+
+
+@pytest.fixture(params=["fake", "zookeeper", "etcd"])
 def unarmed(request: pytest.FixtureRequest) -> Iterator[Watched]:
     if request.param == "fake":
         with fake_watched() as watched:
+            yield watched
+        return
+    if request.param == "etcd":
+        with etcd_watched(request.getfixturevalue("etcd_url")) as watched:
             yield watched
         return
     cluster = request.getfixturevalue("cluster")

@@ -29,11 +29,10 @@ def failed(answer: CommandAnswer, code: int, reason: str) -> None:
 
 
 def status_of(sidecar: SidecarProcess) -> dict[str, Any]:
-    document: dict[str, Any] = done(sidecar.command("ledger-deletion", "status", "--output", "json")).json
-    return document
+    return done(sidecar.command("ledger-deletion", "status", "--output", "json")).json
 
 
-def test_appending_ledgers_and_watching_them_go(scene: Scene, tmp_path: Path) -> None:
+def test_appended_ledgers_are_deleted(scene: Scene, tmp_path: Path) -> None:
     sidecar = scene.sidecar
     left = scene.orphans(scene.topic("append me %"), 3)
     first, *others = left.records()
@@ -58,7 +57,7 @@ def test_appending_ledgers_and_watching_them_go(scene: Scene, tmp_path: Path) ->
     assert (count.json["count"], count.json["oldestAgeMs"]) == (0, None)
 
 
-def test_what_append_refuses(scene: Scene, tmp_path: Path) -> None:
+def test_append_refuses_bad_records(scene: Scene, tmp_path: Path) -> None:
     sidecar = scene.sidecar
     append = ("ledger-deletion", "append")
     failed(sidecar.command(*append, "1"), REFUSED, "--topic")
@@ -90,12 +89,12 @@ def test_pause_rate_and_resume(scene: Scene) -> None:
     failed(sidecar.command("ledger-deletion", "rate", "fast"), REFUSED, "none")
 
 
-def test_what_an_uninstall_would_leave_undone(scene: Scene) -> None:
+def test_drained_lists_work_left_by_an_uninstall(scene: Scene) -> None:
     sidecar, in_flight = scene.sidecar, "records in flight, retries included"
     left = scene.orphans(scene.topic("unfinished"), 2)
 
     def undone() -> dict[str, int]:
-        """Counts by kind, once all of them are known: brokers have just been asked for the first time."""
+        """Return counts by kind once all of them are known: brokers have just been asked for the first time."""
         answer = until(lambda: counted(sidecar.command("drained", "--output", "json")), "everything is counted")
         assert answer.exit_code == (FINDINGS if answer.json else DONE), answer
         return {row["what"]: row["count"] for row in answer.json}
@@ -106,7 +105,8 @@ def test_what_an_uninstall_would_leave_undone(scene: Scene) -> None:
     done(sidecar.command("ledger-deletion", "pause"))
     try:
         scene.append(sidecar, left.records())
-        until(lambda: undone().get(in_flight, 0) >= len(left.data), "the paused records are counted")
+        # Brokers count entries, and records that are appended together may be one.
+        until(lambda: in_flight in undone(), "the paused records are counted")
         assert "ledger-deletion resume" in sidecar.command("drained").stdout
     finally:
         done(sidecar.command("ledger-deletion", "resume"))
@@ -187,7 +187,7 @@ def test_publishing_a_file_exactly_once(scene: Scene, tmp_path: Path) -> None:
     counts = ("records", "storedEarlier", "stored", "duplicatesRefused")
     assert [finished[each] for each in counts] == [3, 1, 1, 1]  # the last known record is sent again, as a proof
     assert done(run_command(*command)).json["stored"] == 0
-    failed(run_command(*command, "--fresh"), REFUSED, "--fresh, and there is a checkpoint")
+    failed(run_command(*command, "--fresh"), REFUSED, "--fresh was given, and there is a checkpoint")
     file.write_text("A\nb\nhalf")
     failed(run_command(*command), REFUSED, "changed between the bytes 0 and ")
 
@@ -262,7 +262,7 @@ def test_dead_letters_are_listed_page_by_page(scene: Scene) -> None:
     assert done(redriven).json["redriven"] == len(ledger_ids)
 
 
-def test_what_does_not_arrive_at_a_sidecar(scene: Scene) -> None:
+def test_commands_without_a_sidecar(scene: Scene) -> None:
     nowhere = "http://127.0.0.1:9"
     for command in (
         ("ledger-deletion", "status"),

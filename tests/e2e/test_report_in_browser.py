@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.audit.results.report import ReportRows, report_html
+from pulsar_sidecar.features.audit.results.report import ReportRows, report_html
 
 from tests.cluster.needs import browser
 from tests.unit.audit.findings import orphan, summary

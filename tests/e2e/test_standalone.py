@@ -1,22 +1,29 @@
-"""docs/getting-started.md about ``pulsar standalone``, word by word but for the ports, which others may have."""
+"""What the pages say about ``pulsar standalone``, word by word but for the ports, which others may have."""
 
+import fcntl
+import json
 import os
 import re
 import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import pulsar
+import pyarrow.parquet as pq
 import pytest
 import requests
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.local_cluster.processes import free_ports
 from pulsar_sidecar.local_cluster.software import find_software
 from pulsar_sidecar.local_cluster.spec import ClusterSpec, MissingPrerequisiteError
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.ownership.paths import ledger_path
+from pulsar_sidecar.reports.documents import SUMMARY_NAME
+from rocksdict import Options, Rdict
 
 from tests.cluster.choosing import PROJECT, version_under_test
 from tests.cluster.install_pages import run, running, scripts_of, section_of
@@ -24,14 +31,15 @@ from tests.cluster.patience import until
 from tests.cluster.sidecars import inherited_environment
 
 PAGE = PROJECT / "docs" / "getting-started.md"
+AUDIT_PAGE = PROJECT / "docs" / "audit.md"
 TOPIC = "persistent/public/default/my-topic"
 SMALL = {"PULSAR_MEM": "-Xmx512m -XX:MaxDirectMemorySize=512m", "PULSAR_GC": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
-"""What one test needs of a machine that runs others beside it."""
+"""Memory limits for a machine that runs other tests as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where the processes of the page listen."""
+    """Ports of the page's processes."""
 
     web: int
     binary: int
@@ -40,14 +48,22 @@ class Ports:
     stream_storage: int
     sidecar: int
 
+    @property
+    def admin(self) -> str:
+        return f"http://127.0.0.1:{self.web}/admin/v2"
+
+    @property
+    def of_bookie(self) -> str:
+        return f" --bookkeeper-port {self.bookie} --stream-storage-port {self.stream_storage}"
+
     def put_into(self, text: str) -> str:
-        """A text with these in the place of the usual ones."""
+        """Replace the page's usual ports in a text."""
         usual = {"8080": self.web, "6650": self.binary, "2181": self.zookeeper}
         return re.sub(r"\b(8080|6650|2181)\b", lambda found: str(usual[found.group()]), text)
 
 
-def pulsar_directory(directory: Path, ports: Ports) -> Path:
-    """What a reader has unpacked; the jars are not copied."""
+def pulsar_directory(directory: Path, ports: Ports, store: str = "") -> Path:
+    """Return a directory like a reader's unpacked one, with ``metadataStoreUrl``; the jars are not copied."""
     try:
         distribution = find_software(ClusterSpec(directory, version=version_under_test())).distribution
     except MissingPrerequisiteError as error:
@@ -57,7 +73,7 @@ def pulsar_directory(directory: Path, ports: Ports) -> Path:
     (directory / "lib").symlink_to(distribution / "lib")
     for name in ("standalone.conf", "client.conf"):
         conf = directory / "conf" / name
-        text = re.sub("^metadataStoreUrl=$", "metadataStoreUrl=zk:127.0.0.1:2181", conf.read_text(), flags=re.MULTILINE)
+        text = re.sub("^metadataStoreUrl=$", f"metadataStoreUrl={store}", conf.read_text(), flags=re.MULTILINE)
         conf.write_text(ports.put_into(text))
     return directory
 
@@ -69,11 +85,14 @@ def is_ready(url: str) -> bool:
         return False
 
 
+def environment_of_commands() -> dict[str, str]:
+    return inherited_environment() | SMALL | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+
 def try_page(ports: Ports, directory: Path, environment: Mapping[str, str]) -> None:
     standalone, serve, calls = scripts_of(ports.put_into(section_of(PAGE, "Try it beside `pulsar standalone`")))
-    ports_of_bookie = f" --bookkeeper-port {ports.bookie} --stream-storage-port {ports.stream_storage}"
-    web, log = f"http://127.0.0.1:{ports.web}/admin/v2", directory / "serve.log"
-    with running(standalone + ports_of_bookie, directory, environment, directory / "standalone.log"):
+    web, log = ports.admin, directory / "serve.log"
+    with running(standalone + ports.of_bookie, directory, environment, directory / "standalone.log"):
         until(lambda: is_ready(f"{web}/brokers/health"), "standalone serves")
         doctor = run(serve.replace("serve", "doctor"), directory, environment)
         assert (doctor.returncode, doctor.stdout.rstrip().endswith(", 0 failed")) == (0, True), doctor.stdout
@@ -96,9 +115,47 @@ def try_page(ports: Ports, directory: Path, environment: Mapping[str, str]) -> N
 def test_every_command_of_the_page_in_its_order(tmp_path: Path) -> None:
     ports = Ports(*free_ports(6))
     listen = f"127.0.0.1:{ports.sidecar}"
-    environment = inherited_environment() | SMALL | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    environment = environment_of_commands() | {
         "PULSAR_SIDECAR_LISTEN": listen,
         "PULSAR_SIDECAR_ADMIN_URL": f"http://{listen}",
-    }  # fmt: skip
-    try_page(ports, pulsar_directory(tmp_path / "pulsar", ports), environment)
+    }
+    try_page(ports, pulsar_directory(tmp_path / "pulsar", ports, "zk:127.0.0.1:2181"), environment)
+
+
+def ledgers_of(topic: str, ports: Ports) -> set[int]:
+    stats = requests.get(f"{ports.admin}/{topic}/internalStats", timeout=10).json()
+    cursors = {cursor["cursorLedger"] for cursor in stats["cursors"].values()}
+    return {each["ledgerId"] for each in stats["ledgers"]} | {ledger_id for ledger_id in cursors if ledger_id >= 0}
+
+
+def is_free(lock: Path) -> bool:
+    with lock.open("r+") as file, suppress(BlockingIOError):
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def test_an_audit_of_a_copy_of_rocksdb_finds_what_was_lost_and_nothing_else(tmp_path: Path) -> None:
+    ports = Ports(*free_ports(6))
+    directory, environment = pulsar_directory(tmp_path / "pulsar", ports), environment_of_commands()
+    start = f"bin/pulsar standalone -nss -nfw{ports.of_bookie}"
+    with running(start, directory, environment, directory / "standalone.log"):  # until it is killed
+        until(lambda: is_ready(f"{ports.admin}/brokers/health"), "standalone serves")
+        with closing(pulsar.Client(f"pulsar://127.0.0.1:{ports.binary}")) as client:
+            for name in ("kept", "lost", "deleted"):
+                consumer, producer = client.subscribe(name, "s"), client.create_producer(name)
+                producer.send(b"hello")
+                consumer.acknowledge(consumer.receive(timeout_millis=30_000))
+        assert requests.delete(f"{ports.admin}/persistent/public/default/deleted?force=true", timeout=30).ok
+        lost = ledgers_of("persistent/public/default/lost", ports)
+    until(lambda: is_free(directory / "data/metadata/LOCK"), "the standalone is dead")
+    with Rdict(str(directory / "data/metadata"), Options(raw_mode=True)) as database:
+        for path in ("lost", "lost/s"):
+            del database[f"/managed-ledgers/public/default/persistent/{path}".encode()]
+    (commands,) = scripts_of(section_of(AUDIT_PAGE, "A standalone on RocksDB"))
+    audited = run(commands, directory, environment)
+    assert audited.returncode == 2, audited.stdout
+    found = pq.read_table(directory / "audit" / "orphan_ledgers")["ledger_id"].to_pylist()
+    assert set(found) == lost, audited.stdout
+    summary = json.loads((directory / "audit" / SUMMARY_NAME).read_text())
+    assert (summary["missing"], summary["plan"]) == (0, None)

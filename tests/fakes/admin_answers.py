@@ -1,4 +1,4 @@
-"""An admin REST API whose answers a test writes down, by path; it remembers what it was asked."""
+"""An admin REST API with a test's answers by path and a record of requests."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -6,7 +6,7 @@ from pulsar_sidecar.model.errors import NotFoundError
 
 
 class FakeAdminRest:
-    """The methods of `AdminRest`; a path without a prepared answer is unknown to the broker."""
+    """`AdminRest` with prepared answers; the broker answers other paths as unknown."""
 
     def __init__(self) -> None:
         self.answers: dict[str, object] = {}

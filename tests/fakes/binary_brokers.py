@@ -1,6 +1,6 @@
-"""A broker's binary port: it shakes hands, names the owner of a topic, admits a consumer and confirms acknowledgements.
+"""A broker's binary port, which connects clients, looks up topics, admits consumers and confirms acknowledgements.
 
-Tests replace ``answer`` to refuse, to fall silent or to break the connection.
+Tests replace ``answer`` to refuse, to stay silent or to break the connection.
 """
 
 import socket
@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.adapters.pulsar.wire.encoding import FrameReader, encode
-from pulsar_sidecar.wire import PulsarApi_pb2 as api
+from pulsar_sidecar.adapters.pulsar_wire.encoding import FrameReader, encode
+from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 
 Answers = Sequence[api.BaseCommand | bytes] | None
-"""What is sent back, whole frames as bytes; None breaks the connection."""
+"""Answers to a command, whole frames as bytes; None breaks the connection."""
 
 
 @dataclass(slots=True)
 class BinaryBroker:
-    """``seen`` is what came, ``messages`` with it; ``acked`` positions; ``open`` consumers that have not left."""
+    """A broker; ``seen`` commands and their ``messages``, ``acked`` positions, ``open`` consumers."""
 
     url: str = ""
     seen: list[api.BaseCommand] = field(default_factory=list)
@@ -33,7 +33,7 @@ class BinaryBroker:
 
 
 def usual(broker: BinaryBroker, came: api.BaseCommand) -> Answers:
-    """What a broker answers when all is well."""
+    """Return a healthy broker's answers."""
     kind = api.BaseCommand
     match came.type:
         case kind.CONNECT:
@@ -80,7 +80,7 @@ def last_message(request_id: int, ledger_id: int, entry_id: int) -> api.BaseComm
 
 
 def closed_consumer(consumer_id: int) -> api.BaseCommand:
-    """What a broker sends to a consumer whose topic moves away."""
+    """Return the command that a broker sends to a consumer whose topic moves away."""
     reply = api.CommandCloseConsumer(consumer_id=consumer_id, request_id=2**64 - 1)
     return api.BaseCommand(type=api.BaseCommand.CLOSE_CONSUMER, close_consumer=reply)
 
@@ -91,13 +91,13 @@ def refusal(request_id: int, error: int) -> api.BaseCommand:
 
 
 def challenge() -> api.BaseCommand:
-    """What a broker sends when it wants to see the credential again."""
+    """Return the command by which a broker requests the credential again."""
     return api.BaseCommand(type=api.BaseCommand.AUTH_CHALLENGE, authChallenge=api.CommandAuthChallenge())
 
 
 @contextmanager
 def binary_broker() -> Iterator[BinaryBroker]:
-    """A running server on a free port of this machine."""
+    """Run a server on a free port of this machine."""
     broker = BinaryBroker()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         broker.url = f"pulsar://127.0.0.1:{listening.getsockname()[1]}"
@@ -134,4 +134,4 @@ def _serve(connection: socket.socket, broker: BinaryBroker) -> None:
             try:
                 connection.sendall(b"".join(one if isinstance(one, bytes) else encode(one) for one in answers))
             except OSError:
-                return  # the client has left before its answer
+                return  # the client disconnected before its answer

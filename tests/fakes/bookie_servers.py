@@ -1,4 +1,4 @@
-"""Bookies that really listen: reads and additions of protocol version 2 over TCP, with the faults a test asks for."""
+"""Bookies that listen on TCP: reads and additions of protocol version 2, with faults on request."""
 
 import socket
 import socketserver
@@ -32,34 +32,34 @@ def stored_entry(
     password: bytes = b"",
     ledger_bytes: int | None = None,
 ) -> bytes:
-    """An entry as a bookie stores it; the first one of its ledger unless its cumulative length is given."""
+    """Return an entry as a bookie stores it, the first one of its ledger unless ``ledger_bytes`` is given."""
     length = len(payload) if ledger_bytes is None else ledger_bytes
     header = _ENTRY_HEADER.pack(ledger_id, entry_id, last_confirmed, length)
     return header + digest(digest_type, header + payload, password) + payload
 
 
 def response(code: int, ledger_id: int, entry_id: int, entry: bytes = b"") -> bytes:
-    """A framed answer to a read."""
+    """Return a framed answer to a read."""
     return _RESPONSE.pack(_RESPONSE.size - 4 + len(entry), 0x02020000, code, ledger_id, entry_id) + entry
 
 
 def batch_response(code: int, ledger_id: int, entry_id: int, entries: Sequence[bytes] = ()) -> bytes:
-    """A framed answer to a read of a batch, whose request has the number of its first entry."""
+    """Return a framed answer to a read of a batch from entry ``entry_id`` on."""
     body = struct.pack(">q", entry_id) + b"".join(struct.pack(">i", len(entry)) + entry for entry in entries)
     return _RESPONSE.pack(_RESPONSE.size - 4 + len(body), 0x02070000, code, ledger_id, entry_id) + body
 
 
 def addition_response(code: int, ledger_id: int, entry_id: int) -> bytes:
-    """A framed answer to an addition."""
+    """Return a framed answer to an addition."""
     return _RESPONSE.pack(_RESPONSE.size - 4, 0x02010000, code, ledger_id, entry_id)
 
 
 class FakeBookie:
     """A bookie on a free port of this machine.
 
-    ``answer`` may be replaced by a test: from ledger and entry to the bytes to send, or None to close the connection;
-    ``answer_batch`` likewise, for batches, with the most entries and bytes that the reader takes; ``answer_addition``
-    for an entry to be stored, whole. With ``batches`` False it is a bookie of before BookKeeper 4.17.
+    A test may replace ``answer``, which maps ledger and entry to the bytes to send, or None to close the connection;
+    ``answer_batch`` likewise for batches, with the most entries and bytes that the reader takes; and
+    ``answer_addition`` for a whole entry to store. With ``batches`` False the bookie is older than BookKeeper 4.17.
     """
 
     def __init__(self) -> None:
@@ -88,13 +88,13 @@ class FakeBookie:
         last_confirmed: int = -1,
         ledger_bytes: int | None = None,
     ) -> None:
-        """Put an entry there as a writer would."""
+        """Store an entry like a writer."""
         self.entries[ledger_id, entry_id] = stored_entry(
             ledger_id, entry_id, payload, last_confirmed=last_confirmed, ledger_bytes=ledger_bytes
         )
 
     def disconnect(self) -> None:
-        """Close every connection that is open now."""
+        """Close all open connections."""
         while self._open:
             handler = self._open.pop()
             handler.request.shutdown(socket.SHUT_RDWR)
@@ -173,7 +173,7 @@ def _handler_of(bookie: FakeBookie) -> type[socketserver.BaseRequestHandler]:
 
 
 class FakeBookies:
-    """Single reads from bookies in memory (`BookieReads`): what each holds, and which of them do not answer."""
+    """Bookies in memory for single reads (`BookieReads`), some of which do not answer."""
 
     def __init__(self) -> None:
         self.held: dict[BookieId, dict[EntryId, bytes]] = {}
@@ -194,4 +194,4 @@ class FakeBookies:
         return {entry_id: data for entry_id, data in found if data is not None}
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""

@@ -1,7 +1,6 @@
-"""Bookies in memory, and builders of the bytes that Pulsar and BookKeeper keep in the metadata store.
+"""Bookies in memory, and builders of nodes of Pulsar and BookKeeper in the metadata store.
 
-The builders write what a 4.0.8 broker writes, so that a test names which ledgers exist and who references them without
-knowing any protobuf.
+The builders write the bytes of a 4.0.8 broker, so that a test names ledgers and their references without protobuf.
 """
 
 import struct
@@ -10,15 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import DigestType, LedgerEntry, LedgerMetadata, LedgerState, OffloadContext
-from pulsar_sidecar.wire import DataFormats_pb2 as bookkeeper
-from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
-from pulsar_sidecar.wire import SchemaStorageFormat_pb2 as schema_storage
+from pulsar_sidecar.protobuf import DataFormats_pb2 as bookkeeper
+from pulsar_sidecar.protobuf import MLDataFormats_pb2 as ml
+from pulsar_sidecar.protobuf import SchemaStorageFormat_pb2 as schema_storage
 
 DEFAULT_ENSEMBLE = (BookieId("bookie-1:3181"), BookieId("bookie-2:3181"))
 
 
 class FakeLedgerEntries:
-    """`LedgerEntries` over entries put in by the test; satisfies the port's contract suite."""
+    """`LedgerEntries` over a test's entries; satisfies the port's contract suite."""
 
     def __init__(self) -> None:
         self._entries: dict[LedgerId, dict[EntryId, bytes]] = {}
@@ -26,16 +25,16 @@ class FakeLedgerEntries:
         self.reads: list[LedgerId] = []
 
     def put(self, ledger_id: int, *payloads: bytes, first_entry_id: int = 0) -> None:
-        """Store entries with consecutive ids; putting again adds or replaces."""
+        """Store entries with consecutive ids; repeated calls add or replace."""
         stored = self._entries.setdefault(LedgerId(ledger_id), {})
         stored.update({EntryId(first_entry_id + offset): payload for offset, payload in enumerate(payloads)})
 
     def drop(self, ledger_id: int) -> None:
-        """The bookies' garbage collection took the ledger's entries."""
+        """Drop the ledger's entries like the bookies' garbage collection."""
         self._entries.pop(LedgerId(ledger_id), None)
 
     def fail(self, error: Exception | None, ledger_id: int | None = None) -> None:
-        """Raise ``error`` on every read (of one ledger, or of all) until called with None."""
+        """Make every read, of one ledger or of all, raise ``error`` until called with None."""
         key = None if ledger_id is None else LedgerId(ledger_id)
         if error is None:
             self._errors.pop(key, None)
@@ -77,7 +76,7 @@ def ledger_metadata_bytes(
     later_ensembles: Mapping[int, Sequence[str]] | None = None,
     digest_type: DigestType = DigestType.CRC32C,
 ) -> bytes:
-    """A ledger's metadata node in BookKeeper's format 3; a closed ledger has 10 entries by default."""
+    """Return a ledger's metadata node in BookKeeper's format 3; a closed ledger has 10 entries by default."""
     closed = state is LedgerState.CLOSED
     metadata = bookkeeper.LedgerMetadataFormat(
         quorumSize=write_quorum_size,
@@ -98,27 +97,27 @@ def ledger_metadata_bytes(
 
 
 def data_custom_metadata(managed_ledger: str) -> dict[str, bytes]:
-    """Pulsar's stamp on a ledger of a topic's entries."""
+    """Return Pulsar's custom metadata of a ledger of a topic's entries."""
     return _stamp("managed-ledger", {"pulsar/managed-ledger": managed_ledger})
 
 
 def cursor_custom_metadata(managed_ledger: str, encoded_cursor: str) -> dict[str, bytes]:
-    """Pulsar's stamp on a cursor ledger; the cursor's name as the metadata store spells it."""
+    """Return Pulsar's custom metadata of a cursor ledger; the cursor's name is encoded as in the metadata store."""
     return _stamp("managed-ledger", {"pulsar/managed-ledger": managed_ledger, "pulsar/cursor": encoded_cursor})
 
 
 def schema_custom_metadata(schema_id: str) -> dict[str, bytes]:
-    """Pulsar's stamp on one version of a schema."""
+    """Return Pulsar's custom metadata of one version of a schema."""
     return _stamp("schema", {"pulsar/schemaId": schema_id})
 
 
 def compacted_custom_metadata(topic: str) -> dict[str, bytes]:
-    """Pulsar's stamp on a compacted ledger; the topic as a full URI."""
+    """Return Pulsar's custom metadata of a compacted ledger; the topic is a full URI."""
     return _stamp("compacted-ledger", {"pulsar/compactedTopic": topic}) | {"pulsar/compactedTo": b"\x08\x03\x10\x07"}
 
 
 def bucket_custom_metadata(topic: str, subscription: str, bucket_key: str) -> dict[str, bytes]:
-    """Pulsar's stamp on a delayed-index bucket; the topic as a full URI, the subscription decoded."""
+    """Return Pulsar's custom metadata of a delayed-index bucket; the topic is a full URI, the subscription decoded."""
     fields = {
         "pulsar/delayedIndexBucketKey": bucket_key,
         "pulsar/delayedIndexTopic": topic,
@@ -134,7 +133,7 @@ def managed_ledger_bytes(
     terminated: bool = False,
     offloaded: Mapping[int, OffloadContext] | None = None,
 ) -> bytes:
-    """A ``ManagedLedgerInfo`` node; every ledger but the last is closed with 10 entries of 100 bytes."""
+    """Return a ``ManagedLedgerInfo`` node; every ledger but the last is closed with 10 entries of 100 bytes."""
     ids = list(ledger_ids)
     info = ml.ManagedLedgerInfo()
     for ledger_id in ids[:-1]:
@@ -161,7 +160,7 @@ def cursor_bytes(
     buckets: Mapping[str, int] | None = None,
     sequences: Mapping[str, int] | None = None,
 ) -> bytes:
-    """A ``ManagedCursorInfo`` node; without a cursor ledger the position is kept in the node itself."""
+    """Return a ``ManagedCursorInfo`` node; without a cursor ledger the node holds the position."""
     info = ml.ManagedCursorInfo(
         cursorsLedgerId=-1 if cursor_ledger is None else cursor_ledger,
         markDeleteLedgerId=mark_delete[0],
@@ -182,7 +181,7 @@ def position_entry(
     mark_delete: tuple[int, int] = (0, 0),
     sequences: Mapping[str, int] | None = None,
 ) -> bytes:
-    """One entry of a cursor ledger."""
+    """Return an entry of a cursor ledger."""
     position = ml.PositionInfo(ledgerId=mark_delete[0], entryId=mark_delete[1])
     if compacted_ledger is not None:
         position.properties.add(name="CompactedTopicLedger", value=compacted_ledger)
@@ -192,7 +191,7 @@ def position_entry(
 
 
 def schema_locator_bytes(ledger_ids: Sequence[int]) -> bytes:
-    """A ``SchemaLocator`` node with one version per ledger, the last being the current one."""
+    """Return a ``SchemaLocator`` node with one version per ledger; the last version is current."""
     locator = schema_storage.SchemaLocator()
     for version, ledger_id in enumerate(ledger_ids):
         entry = locator.index.add(version=version, hash=bytes(32))
@@ -203,17 +202,17 @@ def schema_locator_bytes(ledger_ids: Sequence[int]) -> bytes:
 
 
 def newest_schema_ledger(data: bytes) -> LedgerId:
-    """The ledger of the current version of a schema whose ``SchemaLocator`` node this is."""
+    """Return the ledger of the current version in a ``SchemaLocator`` node."""
     return LedgerId(schema_storage.SchemaLocator.FromString(data).info.position.ledgerId)
 
 
 def compressed(algorithm: str, plain: bytes, payload: bytes) -> bytes:
-    """Wrap a node's already compressed ``payload`` as ``MetaStoreImpl`` does; ``algorithm`` as Pulsar names it."""
+    """Wrap a node's compressed ``payload`` like ``MetaStoreImpl``; ``algorithm`` is Pulsar's name."""
     return wrapped(algorithm, len(plain), payload)
 
 
 def wrapped(algorithm: str, promised_bytes: int, payload: bytes = b"") -> bytes:
-    """A node like that of `compressed`, whatever size it promises."""
+    """Return a node like that of `compressed`, with any promised size."""
     metadata = ml.ManagedLedgerInfoMetadata(
         compressionType=ml.CompressionType.Value(algorithm), uncompressedSize=promised_bytes
     ).SerializeToString()
@@ -221,7 +220,7 @@ def wrapped(algorithm: str, promised_bytes: int, payload: bytes = b"") -> bytes:
 
 
 def delimited(message: bytes) -> bytes:
-    """A protobuf message behind its length (Java ``writeDelimitedTo``)."""
+    """Return a protobuf message after its length (Java ``writeDelimitedTo``)."""
     length, prefix = len(message), bytearray()
     while length > 0x7F:
         prefix.append(length & 0x7F | 0x80)
@@ -241,7 +240,7 @@ def _offload_context(context: OffloadContext) -> ml.OffloadContext:
         uidLsb=context.uid_lsb,
         complete=context.complete,
         bookkeeperDeleted=context.bookkeeper_deleted,
-        timestamp=1_700_000_000_000,
+        timestamp=context.offloaded_ms,
     )
     for segment in context.segments:
         part = written.offloadSegment.add(uidMsb=segment.uid_msb, uidLsb=segment.uid_lsb, complete=segment.complete)

@@ -1,14 +1,15 @@
-"""The brokers' view of their ledgers, and their topic deletion, in memory.
+"""Brokers' views of ledgers, and their deletion of topics, in memory.
 
-Invariant: what these fakes allow, a cluster allows; ``tests/contract/test_live_owners.py`` runs one suite on both.
+Invariant: these fakes allow only what a cluster allows; ``tests/contract/test_live_owners.py`` runs one suite on both.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from pulsar_sidecar.ledger_deletion.ports import ConnectedClients
+from pulsar_sidecar.features.ledger_deletion.ports import ConnectedClients
 from pulsar_sidecar.model.errors import NotFoundError, OutcomeUnknownError, PermanentError
+from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.pulsar_versions import Line
 from pulsar_sidecar.model.topic_stats import TopicInternalStats
@@ -17,13 +18,14 @@ from tests.fakes.hooks import AnswerLostError, Hooks
 
 
 class FakeLiveOwners:
-    """Brokers whose loaded topics a test chooses; ``asked`` holds the topics of every `views` call."""
+    """Brokers whose loaded topics a test chooses; ``asked`` has the topics of every call of `views`."""
 
     def __init__(self) -> None:
         self.hooks = Hooks()
         self.asked: list[frozenset[TopicName]] = []
         self._views: dict[TopicName, TopicInternalStats] = {}
         self._urls: dict[TopicName, str] = {}
+        self.connections: Mapping[str, bool] | Unreadable = {}
 
     def load(self, topic: TopicName, view: TopicInternalStats) -> None:
         self._views[topic] = view
@@ -32,7 +34,7 @@ class FakeLiveOwners:
         self._views.pop(topic, None)
 
     def own(self, topic: TopicName, url: str | None) -> None:
-        """Let the broker at ``url`` own the topic's bundle; None: no broker."""
+        """Make the broker at ``url`` own the topic's bundle; None for no broker."""
         self._urls.pop(topic, None)
         if url is not None:
             self._urls[topic] = url
@@ -42,6 +44,13 @@ class FakeLiveOwners:
         self.hooks.arrive("views")
         return {topic: self._views[topic] for topic in topics if topic in self._views}
 
+    def loaded(self, topics: Collection[TopicName]) -> Collection[TopicName]:
+        return frozenset(topics) & self._views.keys()
+
+    def replicators(self, topic: TopicName, broker_id: str) -> Mapping[str, bool] | Unreadable:
+        self.hooks.arrive("replicators")
+        return self.connections
+
     def owner_url(self, topic: TopicName) -> str | None:
         self.hooks.arrive("owner_url")
         return self._urls.get(topic)
@@ -49,7 +58,7 @@ class FakeLiveOwners:
 
 @dataclass(frozen=True, slots=True)
 class TopicDeletion:
-    """One deletion that `FakeTopicAdmin` was asked for: of a topic, of a subscription, or of a schema."""
+    """A request to `FakeTopicAdmin` to delete a topic, a subscription or a schema."""
 
     topic: TopicName
     partitioned: bool
@@ -59,14 +68,14 @@ class TopicDeletion:
 
 
 class FakeTopicAdmin:
-    """A broker that deletes topics: ``on_delete`` does to a fake store what the broker would do to the real one.
+    """A broker that deletes topics; ``on_delete`` changes a fake store like the broker would change a real one.
 
-    ``on_delete`` may raise what a broker answers (`NotFoundError`, `BrokerRefusedError`); without it every deletion
+    ``on_delete`` may raise a broker's errors (`NotFoundError`, `BrokerRefusedError`); without it every deletion
     succeeds.
 
     Attributes:
-        connected: who is connected to topics.
-        line: of the brokers' version.
+        connected: clients by topic.
+        line: line of the brokers' version.
     """
 
     def __init__(self, on_delete: Callable[[TopicDeletion], None] | None = None) -> None:
@@ -78,7 +87,7 @@ class FakeTopicAdmin:
         self.line: Line = (4, 0)
 
     def lose_answer_next(self, *, applied: bool, times: int = 1) -> None:
-        """Let the next deletions end with an unknown outcome, after they took effect or instead of it."""
+        """Give the next deletions an unknown outcome, with or without effect."""
 
         def lose() -> None:
             raise AnswerLostError(applied=applied)
@@ -86,7 +95,7 @@ class FakeTopicAdmin:
         self.hooks.before("delete_topic", lose, times=times)
 
     def miss_next(self, *, times: int = 1) -> None:
-        """Let the broker know no such topic."""
+        """Make the broker answer the next deletions that the topic does not exist."""
         self.hooks.fail_next("delete_topic", NotFoundError("the broker knows no such topic"), times=times)
 
     def load_topics(self, topics: Sequence[TopicName]) -> None:

@@ -1,19 +1,19 @@
-"""One topic with a sound delayed index of two buckets, for tests to damage, and everything that a check reads."""
+"""A topic with a sound delayed index of two buckets for tests to damage, and all ports of a check."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.delayed_delivery.index.maintenance.attach import BucketPointers
-from pulsar_sidecar.delayed_delivery.index.maintenance.checking import CheckPorts
-from pulsar_sidecar.delayed_delivery.index.maintenance.repair import IndexRepair, RepairPorts
-from pulsar_sidecar.delayed_delivery.index.ports import UnusableBucket
-from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, BrokerTracker, TrackerSettings
-from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_id_of_path
+from pulsar_sidecar.backlog.ports import EntryAnswer, EntryFacts
+from pulsar_sidecar.features.delayed_index.maintenance.attach import BucketPointers
+from pulsar_sidecar.features.delayed_index.maintenance.checking import CheckPorts
+from pulsar_sidecar.features.delayed_index.maintenance.repair import IndexRepair, RepairPorts
+from pulsar_sidecar.features.delayed_index.ports import UnusableBucket
+from pulsar_sidecar.features.delayed_index.settings import BUCKET_TRACKER_FACTORY, BrokerTracker, TrackerSettings
 from pulsar_sidecar.model.ids import LedgerId, Position
 from pulsar_sidecar.model.lookups import Absent
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.topic_stats import TopicStats
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_id_of_path
 
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_index import FakeBucketEntries, FakeCursorPositions, IndexedTopic, stored_indexes
@@ -22,20 +22,20 @@ from tests.fakes.metadata import FakeMetadataStore
 HOUR_MS = 3_600_000
 SUBSCRIPTION = "s"
 FIRST, SECOND = 100, 101
-"""The buckets' ledgers."""
+"""Ledgers of the buckets."""
 
 
 def tracker(factory: str = BUCKET_TRACKER_FACTORY, max_num_buckets: int = -1) -> BrokerTracker:
-    """What a broker is configured to run."""
+    """Return a broker's configured tracker."""
     return BrokerTracker(factory, TrackerSettings(max_num_buckets=max_num_buckets))
 
 
 @dataclass(slots=True)
 class FakeMessages:
-    """`DelayedEntries`: due times by position; everything else is absent. ``before`` is called before each reading.
+    """`DelayedEntries` with due times by position and nothing else; calls ``before`` before each reading.
 
     Attributes:
-        asked: the positions of each reading.
+        asked: positions of each reading.
     """
 
     due_ms: dict[tuple[int, int], int | None] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class FakeMessages:
 
 
 class CheckedIndex:
-    """The topic ``orders`` with ledgers 7 to 10 and, sealed over 7 to 8 and 9, two buckets of two segments each."""
+    """The topic ``orders`` with ledgers 7 to 10 and two buckets, over 7 to 8 and over 9, of two segments each."""
 
     def __init__(self) -> None:
         self.store = FakeMetadataStore()
@@ -82,26 +82,26 @@ class CheckedIndex:
             self.messages.due_ms |= {(ledger, entry): at for rows in segments for at, ledger, entry in rows}
 
     def seal(self, bucket_ledger: int, start: int, end: int) -> None:
-        """The bucket's rows in a ledger of its own; `name` has the cursor name it."""
+        """Seal the bucket's rows in its own ledger; `name` adds it to the cursor."""
         self.topic.seal(SUBSCRIPTION, bucket_ledger, start, end, *self.rows[bucket_ledger])
 
     def name(self, mark_delete: tuple[int, int] = (7, 0)) -> None:
-        """The cursor's node, naming the buckets that were sealed."""
+        """Write the cursor's node with the sealed buckets."""
         self.topic.cursor(SUBSCRIPTION, mark_delete)
 
     def trackers(self) -> Mapping[str, BrokerTracker]:
-        """`BrokerTrackers`."""
+        """See `BrokerTrackers`."""
         return self.brokers
 
     def stats(self, topic: TopicName) -> TopicStats:
-        """A loaded topic's clients; raises what the test put there."""
+        """Return a loaded topic's clients, or raise the test's error."""
         assert isinstance(topic, TopicName)
         if isinstance(self.clients, Exception):
             raise self.clients
         return self.clients
 
     def ports(self) -> CheckPorts:
-        """What a check is given."""
+        """Return the ports of a check."""
         return CheckPorts(
             clock=self.clock,
             store=self.store,
@@ -123,7 +123,7 @@ class CheckedIndex:
 
 @dataclass(slots=True)
 class FakeLoaded:
-    """`LoadedTopics`: a broker that has the topic from the ``nth`` question on."""
+    """`LoadedTopics` of a broker that loads the topic at the call number ``from_question``."""
 
     from_question: int | None = None
     asked: int = 0
@@ -136,7 +136,7 @@ class FakeLoaded:
 
 @dataclass(slots=True)
 class FakeDeletions:
-    """`PendingBucketDeletions` with one answer for all."""
+    """`PendingBucketDeletions` with the same answer for all."""
 
     ready: Exception | None = None
     refusal: str | Exception | None = None
@@ -147,8 +147,8 @@ class FakeDeletions:
         if self.ready is not None:
             raise self.ready
 
-    def hand_over(self, buckets: Sequence[UnusableBucket]) -> Sequence[str | None]:
-        assert buckets, "nothing is handed over"
+    def enqueue_for_deletion(self, buckets: Sequence[UnusableBucket]) -> Sequence[str | None]:
+        assert buckets, "no bucket to enqueue"
         self.before()
         if isinstance(self.refusal, Exception):
             raise self.refusal
@@ -158,6 +158,6 @@ class FakeDeletions:
 
 
 def repair_of(index: CheckedIndex, loaded: FakeLoaded, deletions: FakeDeletions) -> IndexRepair:
-    """What repairs it."""
+    """Return the repair of an index."""
     pointers = BucketPointers(index.store, loaded, index.clock, DEFAULT_LEDGERS_ROOT)
     return IndexRepair(RepairPorts(index.ports(), loaded, pointers, deletions, index.stats, map))

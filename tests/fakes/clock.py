@@ -1,6 +1,6 @@
-"""A clock that moves only when a test moves it, so that delays are crossed without waiting.
+"""A clock that only a test advances, so that delays pass without waits.
 
-Invariant: wall and monotonic time advance together, and never backwards.
+Invariant: wall and monotonic time advance together and never go backwards.
 """
 
 import threading
@@ -11,7 +11,7 @@ START_MS = 1_700_000_000_000
 
 
 class FakeClock:
-    """`model.clocks.Clock` under a test's control; waiting moves the time at once."""
+    """`model.clocks.Clock` under a test's control; a wait advances the time at once."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self._started_ms = now_ms

@@ -1,15 +1,15 @@
-"""Brokers that judge what is published as ``MessageDeduplication`` does, and that die, forget and lose answers.
+"""Brokers that deduplicate like ``MessageDeduplication``, and that die, forget and lose answers.
 
-A batch is judged when it comes, and stored when it is written: `FakeDeduplicatingBrokers.hold` keeps writes back, so
-that what is pushed is not yet persisted. Several topics, one broker process: `die` takes all of it down.
+A broker checks a batch on arrival and stores it with the write: `FakeDeduplicatingBrokers.hold` delays writes, so that
+pushed entries are not persisted yet. Several topics share one broker process, which `die` ends.
 """
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.deduplication.publishing.messages import Batch, OutgoingMessage
-from pulsar_sidecar.deduplication.publishing.ports import Receipt
+from pulsar_sidecar.features.publishing.messages import Batch, OutgoingMessage
+from pulsar_sidecar.features.publishing.ports import Receipt
 from pulsar_sidecar.model.errors import ProducerBusyError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName
@@ -19,7 +19,7 @@ MAX_MESSAGE_BYTES = 5 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
-    """An entry as it lies in the topic; of a chunk ``messages`` is empty but for the last."""
+    """A stored entry; of chunks only the last one has ``messages``."""
 
     position: Position
     producer: str
@@ -30,7 +30,7 @@ class StoredEntry:
 
 @dataclass(slots=True)
 class FakeTopic:
-    """``pushed`` and ``persisted`` are the broker's two maps; ``writing`` is pushed and not yet stored."""
+    """A topic; ``pushed`` and ``persisted`` are the broker's two maps, ``writing`` is pushed but not stored yet."""
 
     entries: list[StoredEntry] = field(default_factory=list)
     pushed: dict[str, int] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class FakeTopic:
 
     @property
     def before_the_first(self) -> Position:
-        """What a broker answers of an empty topic."""
+        """Return a broker's last position of an empty topic."""
         return Position(LedgerId(self.ledger_id), EntryId(-1))
 
     @property
@@ -55,7 +55,7 @@ class FakeTopic:
         return [message.sequence_id for entry in self.entries for message in entry.messages]
 
     def write(self, count: int) -> None:
-        """Store so many of the entries that are being written, and answer them."""
+        """Store and confirm the first ``count`` pending entries."""
         for _ in range(min(count, len(self.writing))):
             producer, entry = self.writing.popleft()
             self.entries.append(entry)
@@ -64,13 +64,13 @@ class FakeTopic:
                 producer.answer(Receipt(entry.sequence_id, entry.position))
 
     def fail_writes(self) -> None:
-        """Bookies refuse: producers are closed, and pushed falls back (``resetHighestSequenceIdPushed``)."""
+        """Fail the pending writes: close the producers and reset pushed ids (``resetHighestSequenceIdPushed``)."""
         self.writing.clear()
         self.disconnect("the broker closed the producer")
         self.pushed = dict(self.persisted)
 
     def reload(self, stored: int) -> None:
-        """The topic is loaded anew, after ``stored`` more of the writes got through; the maps come from its entries."""
+        """Store ``stored`` pending writes, then load the topic again, with the maps from its entries."""
         self.disconnect("the connection broke")
         self.writing = deque((None, entry) for _, entry in self.writing)
         self.write(stored)
@@ -84,20 +84,20 @@ class FakeTopic:
             )
 
     def trim(self) -> None:
-        """All that is stored is deleted, and what comes next lies in a new ledger."""
+        """Delete all stored entries and begin a new ledger."""
         self.entries.clear()
         self.ledger_id += 1
         self.entry_id = 0
 
     def make_again(self) -> None:
-        """Deleted and created again."""
+        """Delete and recreate the topic."""
         self.disconnect("the topic was deleted")
         self.writing.clear()
         self.pushed, self.persisted = {}, {}
         self.trim()
 
     def forget(self, name: str) -> None:
-        """As after the inactivity timeout, or beyond 10,000 producers."""
+        """Forget a producer, as after the inactivity timeout or beyond 10,000 producers."""
         self.pushed.pop(name, None)
         self.persisted.pop(name, None)
 
@@ -174,12 +174,12 @@ class FakeDeduplicatingBrokers:
     """`SequencedProducers`.
 
     Attributes:
-        partition_counts: of partitioned topics; every other topic has none.
-        hold: writes are stored one at a time while a producer waits, or by `FakeTopic.write`; not at once.
-        lost_answers: so many of the next answers never arrive, and their connections break.
-        refusals: raised by the next openings, one each.
-        step: called with each thing that happens; a test raises in it.
-        sent: every batch that came, with its producer's name.
+        partition_counts: partitions of partitioned topics.
+        hold: True to store writes one at a time while a producer waits, or by `FakeTopic.write`, instead of at once.
+        lost_answers: number of next answers that never arrive and break their connections.
+        refusals: errors of the next openings, one each.
+        step: function called with each event, in which a test may raise.
+        sent: received batches with their producers' names.
     """
 
     partition_counts: dict[TopicName, int] = field(default_factory=dict)
@@ -217,6 +217,6 @@ class FakeDeduplicatingBrokers:
         return self.topic(topic).status
 
     def die(self, stored: int = 0) -> None:
-        """The broker process ends; ``stored`` of each topic's pending writes got through."""
+        """End the broker process after it has stored ``stored`` of each topic's pending writes."""
         for topic in self.topics.values():
             topic.reload(stored)

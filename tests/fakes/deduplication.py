@@ -1,19 +1,19 @@
-"""Topics with deduplication cursors in memory, as brokers leave them when they unload a topic."""
+"""Topics with deduplication cursors in memory, as brokers leave them after an unload."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from pulsar_sidecar.deduplication.inspection.service import DeduplicationService
-from pulsar_sidecar.deduplication.ports import ReplayedEntry, UndecodableEntry
-from pulsar_sidecar.deduplication.snapshots import Snapshot, snapshot_in_node
-from pulsar_sidecar.deduplication.stored import StoredDeduplications
-from pulsar_sidecar.ledger_ownership.paths import cursor_path, managed_ledger_path
+from pulsar_sidecar.features.deduplication.inspection.service import DeduplicationService
+from pulsar_sidecar.features.deduplication.ports import ReplayedEntry, UndecodableEntry
+from pulsar_sidecar.features.deduplication.snapshots import Snapshot, snapshot_in_node
+from pulsar_sidecar.features.deduplication.stored import StoredDeduplications
 from pulsar_sidecar.model.errors import NotFoundError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import UnseenEntries
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName, encode_cursor, parse_topic_name
 from pulsar_sidecar.model.topic_stats import DEDUPLICATION_CURSOR
+from pulsar_sidecar.ownership.paths import cursor_path, managed_ledger_path
 
 from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes
 from tests.fakes.clock import FakeClock
@@ -25,7 +25,7 @@ TOPIC = parse_topic_name("persistent://public/default/orders")
 
 
 class FakeSnapshots:
-    """`StoredSnapshots`: what the node itself holds, or what the test makes of the node's data."""
+    """`StoredSnapshots` from the nodes, or from a test's answers by node data."""
 
     def __init__(self) -> None:
         self.answers: dict[bytes, Snapshot | Unreadable] = {}
@@ -43,7 +43,7 @@ class FakeSnapshots:
 
 
 class FakeStoredMessages:
-    """`StoredMessages` over entries put in by the test, in order."""
+    """`StoredMessages` over a test's entries, in order."""
 
     def __init__(self) -> None:
         self._entries: dict[TopicName, list[ReplayedEntry | UndecodableEntry | UnseenEntries]] = {}
@@ -51,7 +51,7 @@ class FakeStoredMessages:
     def put(
         self, position: tuple[int, int], producer: str, sequence_id: int, *, topic: TopicName = TOPIC, at_ms: int = 0
     ) -> None:
-        """A message."""
+        """Add a message."""
         place = Position(LedgerId(position[0]), EntryId(position[1]))
         self.put_other(ReplayedEntry(place, producer, sequence_id, at_ms, is_marker=producer == "marker"), topic)
 
@@ -59,7 +59,7 @@ class FakeStoredMessages:
         self._entries.setdefault(topic, []).append(entry)
 
     def delete(self, topic: TopicName = TOPIC) -> None:
-        """The topic is gone."""
+        """Delete the topic."""
         self._entries.pop(topic, None)
 
     def read(self, topic: TopicName, first: Position) -> Iterator[ReplayedEntry | UndecodableEntry | UnseenEntries]:
@@ -71,7 +71,7 @@ class FakeStoredMessages:
 
 
 class DeduplicatedTopics:
-    """Topics put in by the test, the reader of what is stored of them, and the service over both."""
+    """A test's topics, the reader of their stored state, and the service over both."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -94,7 +94,7 @@ class DeduplicatedTopics:
         mark_delete: tuple[int, int] | None = None,
         sequences: Mapping[str, int] | None = None,
     ) -> None:
-        """Ledgers of ten entries of 100 bytes, and a deduplication cursor if there is a position for it."""
+        """Add ledgers of ten entries of 100 bytes, and a deduplication cursor if it has a position."""
         self.store.put(managed_ledger_path(topic.managed_ledger_name), managed_ledger_bytes(ledgers))
         if mark_delete is not None:
             self.cursor(DEDUPLICATION_CURSOR, mark_delete, sequences, topic)
@@ -106,6 +106,6 @@ class DeduplicatedTopics:
         sequences: Mapping[str, int] | None = None,
         topic: TopicName = TOPIC,
     ) -> None:
-        """A cursor whose node holds everything."""
+        """Add a cursor whose node holds everything."""
         path = cursor_path(topic.managed_ledger_name, encode_cursor(name))
         self.store.put(path, cursor_bytes(mark_delete=mark_delete, sequences=sequences))

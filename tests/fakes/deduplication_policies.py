@@ -1,12 +1,12 @@
-"""The policies of deduplication in memory: what brokers store and what they do about it, as a test sets it."""
+"""Deduplication policies in memory: stored values and their effects, set by a test."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from pulsar_sidecar.deduplication.policies import BrokerDeduplication, DeduplicationPolicy, PolicyValue, PolicyValues
-from pulsar_sidecar.ledger_ownership.paths import POLICIES, managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.features.deduplication.policies import BrokerDeduplication, DeduplicationPolicy
+from pulsar_sidecar.features.deduplication.results import PolicyValue, PolicyValues
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.ownership.paths import POLICIES, managed_ledger_path, partitioned_topic_path
 
 from tests.fakes.metadata import FakeMetadataStore
 
@@ -15,7 +15,7 @@ TOPIC = parse_topic_name("persistent://public/default/orders")
 
 
 def put_topic(store: FakeMetadataStore, topic: TopicName = TOPIC, partitions: int = 0) -> None:
-    """A topic in a namespace, as far as its names go."""
+    """Add the nodes of a topic, without contents: its namespace, its partitions if any, and managed ledgers."""
     if f"{POLICIES}/{topic.namespace}" not in store.paths():
         store.put(f"{POLICIES}/{topic.namespace}", b"{}")
     if partitions:
@@ -25,7 +25,7 @@ def put_topic(store: FakeMetadataStore, topic: TopicName = TOPIC, partitions: in
 
 
 class FakeDeduplication:
-    """`Policies` and `RunningDeduplication`: loaded topics follow the policies after so many looks."""
+    """`Policies` and `RunningDeduplication`, whose loaded topics follow the policies after some readings."""
 
     def __init__(self) -> None:
         self.broker = BrokerDeduplication()
@@ -39,16 +39,14 @@ class FakeDeduplication:
         self.changed: list[tuple[str, DeduplicationPolicy, str, PolicyValue | None]] = []
 
     def of_topic(self, policy: DeduplicationPolicy, topic: TopicName) -> PolicyValues:
-        return replace(
-            self.of_namespace(policy, topic.namespace),
-            topic=self.topics.get((policy, topic.base)),
-            topic_global=self.global_topics.get((policy, topic.base)),
-        )
+        levels = self.of_namespace(policy, topic.namespace)
+        own, of_all = self.topics.get((policy, topic.base)), self.global_topics.get((policy, topic.base))
+        return PolicyValues.of(levels.broker, levels.namespace, own, of_all)
 
     def of_namespace(self, policy: DeduplicationPolicy, namespace: str) -> PolicyValues:
         if namespace == "public/missing":
             raise NotFoundError(f"there is no namespace {namespace}")
-        return PolicyValues(self.broker.of(policy), self.namespaces.get((policy, namespace)))
+        return PolicyValues.of(self.broker.of(policy), self.namespaces.get((policy, namespace)))
 
     def change_topic(self, policy: DeduplicationPolicy, topic: TopicName, value: PolicyValue | None) -> None:
         self.changed.append(("topic", policy, str(topic), value))

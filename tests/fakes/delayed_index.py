@@ -1,21 +1,19 @@
-"""Buckets in memory: bookies that hold their entries, cursors that name them, and a topic to put them in."""
+"""Buckets in memory: bookies with their entries, cursors that name them, and their topic."""
 
 from collections.abc import Collection, Mapping, Sequence
 
-from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.ports import EntryPayload
-from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
-from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, BrokerTracker, TrackerSettings
-from pulsar_sidecar.delayed_delivery.index.snapshot import (
+from pulsar_sidecar.backlog.ports import EntryAnswer, EntryFacts
+from pulsar_sidecar.features.delayed_index.bucket_key import BucketKey
+from pulsar_sidecar.features.delayed_index.ports import EntryPayload
+from pulsar_sidecar.features.delayed_index.service import DelayedIndexService
+from pulsar_sidecar.features.delayed_index.settings import BUCKET_TRACKER_FACTORY, BrokerTracker, TrackerSettings
+from pulsar_sidecar.features.delayed_index.snapshot import (
     DelayedIndexes,
     encode_metadata,
     encode_segment,
     segment_metadata_of,
 )
-from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
-from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts
-from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
-from pulsar_sidecar.ledger_ownership.references import LedgerReference, cursor_references
+from pulsar_sidecar.features.delayed_index.stored import StoredIndexes
 from pulsar_sidecar.model.errors import SidecarError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
@@ -23,6 +21,8 @@ from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import TopicName, encode_cursor, parse_topic_name
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
 from pulsar_sidecar.model.topic_stats import Subscription, SubscriptionType
+from pulsar_sidecar.ownership.paths import cursor_path, ledger_path, managed_ledger_path
+from pulsar_sidecar.ownership.references import LedgerReference, cursor_references
 
 from tests.fakes.bookkeeper import bucket_custom_metadata, cursor_bytes, ledger_metadata_bytes, managed_ledger_bytes
 from tests.fakes.metadata import FakeMetadataStore
@@ -33,7 +33,7 @@ Rows = Sequence[tuple[int, int, int]]
 
 
 class FakeBucketEntries:
-    """`BucketEntries` over payloads put in by the test."""
+    """`BucketEntries` over a test's payloads."""
 
     def __init__(self) -> None:
         self.payloads: dict[tuple[int, int], bytes] = {}
@@ -41,7 +41,7 @@ class FakeBucketEntries:
         self.asked: list[Position] = []
 
     def put(self, ledger_id: int, *payloads: bytes) -> None:
-        """Entries from 0 on."""
+        """Add entries from 0 on."""
         self.payloads.update({(ledger_id, number): payload for number, payload in enumerate(payloads)})
 
     def read(
@@ -59,7 +59,7 @@ class FakeBucketEntries:
 
 
 class FakeCursorPositions:
-    """`CursorPositions`: the node's position, with the ranges that the test gives for it, or the test's own answer."""
+    """`CursorPositions` from the node's position, with a test's ranges or unreadable answer."""
 
     def __init__(self) -> None:
         self.ranges: dict[Position, list[tuple[int, int, int]]] = {}
@@ -84,7 +84,7 @@ class FakeCursorPositions:
 
 
 class FakeLedgerLengths:
-    """`LedgerLengths`: the ledger that is written to has ten entries as well."""
+    """`LedgerLengths` with ten entries in the open ledger too."""
 
     def __init__(self) -> None:
         self.unreadable: str | None = None
@@ -103,7 +103,7 @@ class FakeLedgerLengths:
 
 
 class IndexedTopic:
-    """A topic whose subscriptions have buckets, as a broker leaves them when it unloads the topic."""
+    """A topic whose subscriptions have buckets, as a broker leaves them after an unload."""
 
     def __init__(self, store: FakeMetadataStore, entries: FakeBucketEntries, topic: TopicName = TOPIC) -> None:
         self._store = store
@@ -112,17 +112,17 @@ class IndexedTopic:
         self._buckets: dict[str, dict[str, int]] = {}
 
     def ledgers(self, *ids: int) -> None:
-        """The topic's ledgers: ten entries each but for the last, which is written to."""
+        """Write the topic's ledgers, of ten entries each except for the last one, which is open."""
         self._store.put(managed_ledger_path(self.topic.managed_ledger_name), managed_ledger_bytes(ids))
 
     def cursor(self, subscription: str, mark_delete: tuple[int, int] = (0, -1)) -> None:
-        """The subscription's node, naming the buckets that were sealed until now."""
+        """Write the subscription's node with all sealed buckets."""
         path = cursor_path(self.topic.managed_ledger_name, encode_cursor(subscription))
         buckets = self._buckets.get(subscription, {})
         self._store.put(path, cursor_bytes(mark_delete=mark_delete, buckets=buckets))
 
     def seal(self, subscription: str, bucket_ledger: int, start: int, end: int, *segments: Rows) -> None:
-        """A bucket of these segments, in a closed ledger of its own; `cursor` has the subscription name it."""
+        """Seal a bucket of these segments in its own closed ledger; `cursor` adds it to the subscription."""
         key = str(BucketKey(LedgerId(start), LedgerId(end)))
         self._buckets.setdefault(subscription, {})[key] = bucket_ledger
         written = [DelayedIndexes.of(rows) for rows in segments]
@@ -137,12 +137,12 @@ class IndexedTopic:
 def stored_indexes(
     store: FakeMetadataStore, entries: FakeBucketEntries, cursors: FakeCursorPositions | None = None
 ) -> StoredIndexes:
-    """What the fakes hold."""
+    """Return the indexes stored in the fakes."""
     return StoredIndexes(store, entries, cursors or FakeCursorPositions(), "/ledgers")
 
 
 class FakeTrackers:
-    """`RunningTrackers` and `LoadedTopics`, and who owns a topic."""
+    """`RunningTrackers`, `LoadedTopics` and a topic's owner."""
 
     def __init__(self) -> None:
         self.configuration = BrokerTracker(BUCKET_TRACKER_FACTORY, TrackerSettings())
@@ -150,7 +150,7 @@ class FakeTrackers:
         self.owned_by: str | None = None
         self.loaded: str | None = None
         self.sizes: dict[str, tuple[int, int]] = {}
-        """Delayed messages, and the bytes of their queues."""
+        """Numbers of delayed messages and bytes of their queues."""
         self.error: SidecarError | None = None
 
     def owner(self, topic: TopicName) -> str | None:
@@ -175,7 +175,7 @@ class FakeTrackers:
 
 
 class FakeTopicEntries(FakeLedgerLengths):
-    """`DelayedEntries` and `LedgerLengths` over due times put in by the test."""
+    """`DelayedEntries` and `LedgerLengths` over a test's due times."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class FakeTopicEntries(FakeLedgerLengths):
         self.asked: list[Position] = []
 
     def due(self, rows: Rows) -> None:
-        """Delayed messages."""
+        """Add delayed messages."""
         self.answers.update({(ledger, entry): EntryFacts(due, 0) for due, ledger, entry in rows})
 
     def read(
@@ -199,6 +199,6 @@ def index_service(
     cursors: FakeCursorPositions | None = None,
     trackers: FakeTrackers | None = None,
 ) -> DelayedIndexService:
-    """The room's service over the fakes."""
+    """Return the feature's service over the fakes."""
     brokers = trackers or FakeTrackers()
     return DelayedIndexService(stored_indexes(store, entries, cursors), brokers, brokers, brokers.owner)

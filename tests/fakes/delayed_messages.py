@@ -1,7 +1,7 @@
 """A broker with delayed messages, its bookies and the cancellation log, all in memory and under a test's control.
 
-It keeps what a real one keeps: acknowledgements in memory and, later, in storage; a crash forgets what was not stored.
-Messages are handed out when they are due, to consumers that acknowledge at once or never.
+Like a real one it keeps acknowledgements in memory and, later, in storage; a crash forgets unstored ones. It delivers
+due messages to consumers that acknowledge at once or never.
 """
 
 from collections import defaultdict
@@ -10,9 +10,11 @@ from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Target, TargetOutcome
-from pulsar_sidecar.delayed_delivery.ports import Configuration, DelayPolicy, EntryAnswer, EntryFacts, LogRecords, Ports
-from pulsar_sidecar.delayed_delivery.workflow.service import DelayedDelivery
+from pulsar_sidecar.backlog.ports import DelayPolicy, EntryAnswer, EntryFacts
+from pulsar_sidecar.features.delayed_messages.cancel.requests import CancelOptions, Target
+from pulsar_sidecar.features.delayed_messages.ports import Configuration, LogRecords, Ports
+from pulsar_sidecar.features.delayed_messages.results import MessageOutcome
+from pulsar_sidecar.features.delayed_messages.workflow.service import DelayedDelivery
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.lookups import Absent
@@ -37,7 +39,7 @@ BEFORE_ALL = Position(LEDGER, EntryId(-1))
 
 
 class CrashError(BaseException):
-    """The sidecar's process ends here."""
+    """Raised to end the sidecar's process."""
 
 
 def at(entry: int, ledger_id: int = LEDGER) -> Position:
@@ -46,7 +48,7 @@ def at(entry: int, ledger_id: int = LEDGER) -> Position:
 
 @dataclass(slots=True)
 class FakeSubscription:
-    """``delivered`` counts deliveries by position; ``keeps`` consumers acknowledge nothing."""
+    """A subscription; ``delivered`` counts deliveries by position, consumers with ``keeps`` never acknowledge."""
 
     name: str
     type: SubscriptionType = SubscriptionType.SHARED
@@ -61,7 +63,7 @@ class FakeSubscription:
     out: set[Position] = field(default_factory=set)
     messages_out: int = 0
     connected: int = 0
-    """How often its consumers had to connect."""
+    """Number of connections of its consumers."""
     stored_at_ms: int = -10_000
 
     @property
@@ -70,9 +72,9 @@ class FakeSubscription:
 
 
 class FakeCluster:
-    """One topic without partitions, and every port that cancelling has.
+    """A topic without partitions, and every port of cancelling.
 
-    ``before`` and ``after`` are called with the name of each port call, and may raise.
+    Each port call calls ``before`` and ``after`` with its name; both may raise.
     """
 
     def __init__(self, clock: FakeClock | None = None, policy: DelayPolicy | None = None) -> None:
@@ -80,21 +82,23 @@ class FakeCluster:
         self.policy = policy or DelayPolicy()
         self.entries: dict[Position, EntryAnswer] = {}
         self.subscriptions_: dict[str, FakeSubscription] = {}
+        self.replicated_to: tuple[str, ...] = ()
+        """Remote clusters, whose replicators have cursors but no subscriptions."""
         self.records: list[tuple[str, bytes | None]] = []
         self.max_ranges = 10_000
         self.before: Callable[[str], None] = lambda call: None
         self.after: Callable[[str], None] = lambda call: None
         self.topic_exists = True
         self.dropped = False
-        """The topic has dropped its ledger, and the bookies still have it."""
+        """True if the topic has dropped its ledger but the bookies still have it."""
         self.ahead_ms = 0
         self.store = FakeMetadataStore()
         self.ledger = LEDGER
         self.ruled_out: dict[LedgerId, BitMap] = {}
-        """What an index holds of due times."""
+        """Due times in an index."""
         self._followers: list[Callable[[LogRecords], None]] = []
 
-    # --- what a test does ------------------------------------------------------------------------------------------
+    # --- actions of tests ------------------------------------------------------------------------------------------
 
     def publish(self, count: int, due_in_ms: int | None = 60_000, **facts: object) -> list[Position]:
         now_ms = self.clock.now_ms()
@@ -114,7 +118,7 @@ class FakeCluster:
         return subscription
 
     def dispatch(self) -> None:
-        """Hand out what is due, as early as the policy lets a broker do it."""
+        """Deliver due messages, as early as the policy allows."""
         now_ms = self.clock.now_ms()
         for subscription in self.subscriptions_.values():
             if not subscription.consumers:
@@ -132,7 +136,7 @@ class FakeCluster:
             self.dispatch()
 
     def crash_broker(self) -> None:
-        """It comes back with what was stored, begins a ledger, and hands out again what was out."""
+        """Restart the broker with stored acknowledgements and a new ledger; it redelivers unacknowledged messages."""
         self.ledger = LedgerId(self.ledger + 1)
         for subscription in self.subscriptions_.values():
             subscription.acked = set(subscription.stored)
@@ -146,12 +150,12 @@ class FakeCluster:
         self.crash_broker()
 
     def lose_cursor(self, name: str) -> None:
-        """The cursor's ledger cannot be read: it starts again from the beginning."""
+        """Make the cursor's ledger unreadable, so that the cursor restarts from the beginning."""
         self.subscriptions_[name].stored = set()
         self.crash_broker()
 
     def seek(self, name: str) -> None:
-        """An operator moves the cursor to the beginning."""
+        """Move the cursor to the beginning like an operator."""
         subscription = self.subscriptions_[name]
         subscription.acked, subscription.stored = set(), set()
         subscription.out.clear()
@@ -204,6 +208,7 @@ class FakeCluster:
             self._existing()
             last = max(self.entries, default=BEFORE_ALL)
             cursors = {name: _cursor(found) for name, found in self.subscriptions_.items()}
+            cursors |= {f"pulsar.repl.{name}": _cursor(FakeSubscription(name)) for name in self.replicated_to}
             ledgers = [LedgerId(ledger_id) for ledger_id in range(LEDGER, self.ledger + 1)]
             lengths = {one: self._length(one) for one in ledgers}
             return TopicInternalStats({} if self.dropped else lengths, last, cursors)
@@ -240,7 +245,7 @@ class FakeCluster:
         yield FakeConsumer(self, found)
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing."""
 
     def republish(
         self, topic: TopicName, entries: Sequence[Position], deliver_at_ms: int | None, properties: Mapping[str, str]
@@ -257,7 +262,7 @@ class FakeCluster:
     # --- the log ---------------------------------------------------------------------------------------------------
 
     def ensure(self) -> None:
-        """It is there."""
+        """Do nothing, because the log exists."""
 
     def append(self, records: Sequence[tuple[str, bytes | None]]) -> None:
         with self._call("append"):
@@ -274,15 +279,15 @@ class FakeCluster:
         caught_up(0)
 
     def unfollow(self, apply: Callable[[LogRecords], None]) -> None:
-        """The connection of a follower breaks."""
+        """Break a follower's connection."""
         self._followers.remove(apply)
 
     def compact(self) -> None:
-        """Compaction of the log: of each key the newest record is left, none where that is empty."""
+        """Compact the log to the newest record of each key, without empty ones."""
         self.records = list(self.compacted().items())
 
     def compacted(self) -> dict[str, bytes]:
-        """What compaction leaves of the log."""
+        """Return the log after compaction."""
         newest = dict(self.records)
         return {key: value for key, value in newest.items() if value is not None}
 
@@ -305,7 +310,7 @@ class FakeConsumer:
 
 
 class FakeStored:
-    """`StoredAckState` of the cluster: a port of its own, because its method is called ``read`` too."""
+    """`StoredAckState` of the cluster, apart from other ports because its method is also called ``read``."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self._cluster = cluster
@@ -318,7 +323,7 @@ class FakeStored:
 
 
 class FakeCancelMetrics:
-    """Counts by name."""
+    """Metrics that count by name."""
 
     def __init__(self) -> None:
         self.counts: defaultdict[str, int] = defaultdict(int)
@@ -339,11 +344,11 @@ class FakeCancelMetrics:
         self.counts["reconcile_failed"] += 1
 
     def bind(self, open_cancellations: Callable[[], int], leading: Callable[[], bool] | None) -> None:
-        """A log's size, and who leads, are not counted but asked for."""
+        """Ignore the gauges of open cancellations and leadership."""
 
 
 class _AtOnce(Executor):
-    """Does everything when it is submitted, so that calls have an order that a test can count on."""
+    """Executor that runs each task at once, so that calls have a fixed order."""
 
     def submit(self, function, /, *arguments, **more):  # type: ignore[no-untyped-def]
         future: Future[object] = Future()
@@ -355,7 +360,7 @@ class _AtOnce(Executor):
 
 
 class FakeSidecar:
-    """One sidecar's room over the cluster, driven by hand: the log is read at once, rounds happen when a test asks."""
+    """A sidecar's feature over the cluster, which reads the log at once and runs rounds on demand."""
 
     def __init__(self, cluster: FakeCluster, configuration: Configuration | None = None) -> None:
         self.cluster = cluster
@@ -372,45 +377,45 @@ class FakeSidecar:
             log=cluster,
             republisher=cluster,
         )
-        self.room = DelayedDelivery(configuration or Configuration(), ports, "sidecar", self.metrics)
-        self.room._canceller._looks = _AtOnce()  # type: ignore[assignment]
+        self.feature = DelayedDelivery(configuration or Configuration(), ports, "sidecar", self.metrics)
+        self.feature._canceller._readers = _AtOnce()  # type: ignore[assignment]
         self.follow()
 
     def follow(self) -> None:
-        """Read the log from its beginning, and stay connected."""
-        store = self.room._store
+        """Read the log from its beginning and stay connected."""
+        store = self.feature._store
         store.begin_following()
         self.cluster.follow(store.apply, store.note_caught_up, lambda: False)
 
     def disconnect(self) -> None:
         """Lose the connection to the log."""
-        self.cluster.unfollow(self.room._store.apply)
-        self.room._store.follows = False
+        self.cluster.unfollow(self.feature._store.apply)
+        self.feature._store.follows = False
 
-    def cancel(self, *entries: int, due: bool = True, **options: bool) -> list[TargetOutcome]:
+    def cancel(self, *entries: int, due: bool = True, **options: bool) -> list[MessageOutcome]:
         return self.cancel_at([at(entry) for entry in entries], due=due, **options)
 
     def cancel_at(
         self, positions: Sequence[Position], subscriptions: tuple[str, ...] = (), *, due: bool = True, **options: bool
-    ) -> list[TargetOutcome]:
+    ) -> list[MessageOutcome]:
         targets = [
             Target(position, self._due(position) if due else None, None, subscriptions) for position in positions
         ]
-        return self.room.cancel(TOPIC, targets, CancelOptions(**options))
+        return self.feature.cancel(TOPIC, targets, CancelOptions(**options))
 
     def round(self) -> None:
-        """One look at every place that is due."""
-        self.room._reconciler.round()
-        self.room._rescheduler.round()
+        """Run one round of every due task."""
+        self.feature._reconciler.round()
+        self.feature._rescheduler.round()
 
     def live(self, milliseconds: int, step_ms: int = 250) -> None:
-        """Let time pass, rounds and deliveries with it."""
+        """Advance the time, with rounds and deliveries."""
         for _ in range(0, milliseconds, step_ms):
             self.cluster.pass_ms(step_ms, step_ms)
             self.round()
 
     def close(self) -> None:
-        self.room.close()
+        self.feature.close()
 
     def _due(self, position: Position) -> int | None:
         facts = self.cluster.entries.get(position)

@@ -1,28 +1,29 @@
-"""`DelayedDelivery` in memory, for tests of its doors: it cancels whatever it is asked to."""
+"""`DelayedDelivery` in memory, for tests of the server and the CLI, which cancels every target."""
 
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.delayed_delivery.cancel.requests import (
-    Cancellation,
+from pulsar_sidecar.backlog.ports import EntryAnswer, EntryFacts
+from pulsar_sidecar.features.delayed_messages.cancel.requests import Cancellation, CancelOptions, Target
+from pulsar_sidecar.features.delayed_messages.results import (
     CancellationStatus,
-    CancelOptions,
-    Rescheduled,
-    SubscriptionResult,
-    Target,
-    TargetOutcome,
-)
-from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts
-from pulsar_sidecar.delayed_delivery.selecting import (
-    PartitionReading,
+    CancelStatus,
+    DelayedMessage,
+    KnownCancellation,
+    MessageOutcome,
     Preview,
+    RescheduleResult,
+    Verdict,
+    message_outcome,
+)
+from pulsar_sidecar.features.delayed_messages.selecting import (
+    PartitionReading,
     SelectedBatch,
     Selection,
     batches_of,
     preview,
 )
-from pulsar_sidecar.delayed_delivery.workflow.service import CancelStatus
 from pulsar_sidecar.model.errors import ConflictError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName
@@ -30,18 +31,18 @@ from pulsar_sidecar.model.names import TopicName
 
 @dataclass(slots=True)
 class FakeDelayedDelivery:
-    """``results`` are what every target gets; ``fails`` is raised instead; ``asked`` is what came."""
+    """Fake service; each target gets ``verdicts`` unless ``fails`` is raised; ``asked`` has the requests."""
 
-    results: tuple[SubscriptionResult, ...] = (SubscriptionResult("s", CancellationStatus.ACKED),)
+    verdicts: tuple[Verdict, ...] = (Verdict("s", CancellationStatus.ACKED),)
     warnings: tuple[str, ...] = ("a warning",)
     fails: SidecarError | None = None
     unreadable: int = 0
-    """Entries that a preview could not read."""
+    """Number of entries that a preview could not read."""
     published_later: int = 0
     fails_at: int | None = None
-    """The batch of a selection fails that begins with this entry."""
+    """First entry of the batch of a selection that fails."""
     holds_at: int | None = None
-    """The batch that begins with this entry waits until it is ``released``."""
+    """First entry of the batch that waits until it is ``released``."""
     released: threading.Event = field(default_factory=threading.Event)
     batch_seconds: float = 0.0
     batches_running: int = 0
@@ -50,16 +51,20 @@ class FakeDelayedDelivery:
     new_due_times: list[int | None] = field(default_factory=list)
     status: CancelStatus = field(default_factory=lambda: CancelStatus(True, True, 3, True, None, None))
 
-    def cancel(self, topic: TopicName, targets: Sequence[Target], options: CancelOptions) -> list[TargetOutcome]:
+    def cancel(self, topic: TopicName, targets: Sequence[Target], options: CancelOptions) -> list[MessageOutcome]:
         if self.fails is not None:
             raise self.fails
         self.asked += [(topic, target, options) for target in targets]
-        return [TargetOutcome(topic, target, self.results, self.warnings) for target in targets]
+        return [message_outcome(topic, target.position, self.verdicts, self.warnings) for target in targets]
 
-    def cancellations(self, topic: TopicName, position: Position) -> list[Cancellation]:
+    def cancellations(self, topic: TopicName, position: Position) -> list[KnownCancellation]:
         if self.fails is not None:
             raise self.fails
-        return [Cancellation(topic, "s", position, 1_800_000_000_000, 1_700_000_000_000, CancellationStatus.PERSISTED)]
+        found = Cancellation(topic, "s", position, 1_800_000_000_000, 1_700_000_000_000, CancellationStatus.PERSISTED)
+        return [found.known()]
+
+    def message(self, topic: TopicName, position: Position) -> DelayedMessage:
+        return DelayedMessage(str(topic), *position, 1_800_000_000_000, "k", "p", 41, 1_700_000_000_000)
 
     def preview(self, topic: TopicName, selection: Selection) -> Preview:
         selection.check()
@@ -73,7 +78,7 @@ class FakeDelayedDelivery:
             raise ConflictError("the selection finds other messages now")
         return list(batches_of(selection, {topic: self._read(topic).rows}, 2))
 
-    def cancel_batch(self, batch: SelectedBatch, options: CancelOptions) -> list[TargetOutcome]:
+    def cancel_batch(self, batch: SelectedBatch, options: CancelOptions) -> list[MessageOutcome]:
         if self.fails_at == batch.targets()[0].position.entry_id:
             raise TemporaryError("the brokers are gone")
         if self.holds_at == batch.targets()[0].position.entry_id:
@@ -86,10 +91,10 @@ class FakeDelayedDelivery:
 
     def reschedule(
         self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions
-    ) -> Rescheduled:
+    ) -> RescheduleResult:
         self.new_due_times.append(deliver_at_ms)
         (outcome,) = self.cancel(topic, [target], options)
-        return Rescheduled("7:9:-1", deliver_at_ms, outcome)
+        return RescheduleResult("7:9:-1", deliver_at_ms, outcome)
 
     def cancelling_status(self) -> CancelStatus:
         return self.status

@@ -1,6 +1,6 @@
-"""How a 4.0.8 broker deletes a topic, or a part of one: in which order it removes nodes and ledgers, and may die.
+"""Deletion of a topic, or a part of one, by a 4.0.8 broker, which may die between any two removals.
 
-Invariant: between any two steps the nodes and ledgers are such as a killed broker can leave behind.
+Invariant: between any two steps nodes and ledgers are in a state that a killed broker can leave behind.
 """
 
 import itertools
@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pulsar_sidecar.ledger_ownership.paths import (
+from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, OutcomeUnknownError
+from pulsar_sidecar.model.names import CursorName, TopicName, encode_cursor, parse_topic_name
+from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
+from pulsar_sidecar.ownership.paths import (
     cursor_path,
     ledger_path,
     managed_ledger_path,
     partitioned_topic_path,
     schema_path,
 )
-from pulsar_sidecar.ledger_ownership.references import CursorReferences, schema_references
-from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, OutcomeUnknownError
-from pulsar_sidecar.model.names import CursorName, TopicName, encode_cursor, parse_topic_name
-from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
+from pulsar_sidecar.ownership.references import CursorReferences, schema_references
 
 from tests.fakes.bookkeeper import cursor_bytes, newest_schema_ledger
 from tests.fakes.brokers import TopicDeletion
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 
 class BrokerDiedError(Exception):
-    """The broker is killed before its next step."""
+    """Raised when the broker is killed before its next step."""
 
 
 def delete_topic(fake_pulsar: "FakePulsar", deletion: TopicDeletion) -> None:
-    """What a broker does when it is asked, one step at a time; `OutcomeUnknownError` when it dies on the way."""
+    """Delete like a broker, one step at a time; raise `OutcomeUnknownError` if it dies meanwhile."""
     topics = _topics_of(fake_pulsar, deletion)
     busy = [] if deletion.force else [topic for topic in topics if topic in fake_pulsar.admin.connected]
     idle = [topic for topic in topics if topic not in busy]
-    # Each partition is a request of its own: those without clients go before one that has some is refused.
+    # Each partition is its own request: the broker deletes those without clients before it refuses one with clients.
     asked = replace(deletion, partitioned=deletion.partitioned and not busy)
     steps = deletion_steps(fake_pulsar, asked, idle)
     if deletion.schema:
@@ -54,7 +54,7 @@ def delete_topic(fake_pulsar: "FakePulsar", deletion: TopicDeletion) -> None:
 
 
 def take(fake_pulsar: "FakePulsar", step: Callable[[], None]) -> None:
-    """One step, or the broker's death before it."""
+    """Take a step, unless the broker dies before it."""
     if fake_pulsar.die_at is not None and fake_pulsar.broker_steps >= fake_pulsar.die_at:
         raise BrokerDiedError
     fake_pulsar.broker_steps += 1
@@ -78,7 +78,7 @@ def _topics_of(fake_pulsar: "FakePulsar", deletion: TopicDeletion) -> list[Topic
 def deletion_steps(
     fake_pulsar: "FakePulsar", deletion: TopicDeletion, topics: list[TopicName]
 ) -> Iterator[Callable[[], None]]:
-    """Everything that a broker does, lazily, so that each step sees what the former ones have left."""
+    """Yield a broker's steps lazily, so that each sees the effects of the former ones."""
     for topic in topics:
         if topic.partition_index is None:
             yield from _schema_steps(fake_pulsar, topic)
@@ -91,7 +91,7 @@ def deletion_steps(
 
 
 def _pending_acks_of(fake_pulsar: "FakePulsar", topic: TopicName, cursors: Iterable[CursorName]) -> Iterator[TopicName]:
-    # PersistentSubscription deletes where it notes what transactions acknowledge.
+    # PersistentSubscription deletes the topic of transactions' pending acknowledgements.
     for name in cursors:
         pending = f"{topic}-{name}__transaction_pending_ack"
         if fake_pulsar.store.peek(managed_ledger_path(parse_topic_name(pending).managed_ledger_name)) is not None:
@@ -115,7 +115,7 @@ def _subscription_steps(fake_pulsar: "FakePulsar", topic: TopicName, subscriptio
 
 
 def _bucket_steps(fake_pulsar: "FakePulsar", path: str, cursor: CursorReferences) -> Iterator[Callable[[], None]]:
-    # ImmutableBucket.asyncDeleteBucketSnapshot; BookKeeper answers -25, which Pulsar does not take for success.
+    # ImmutableBucket.asyncDeleteBucketSnapshot; BookKeeper answers -25, which Pulsar does not treat as success.
     buckets = dict(cursor.buckets)
     for key, ledger_id in cursor.buckets.items():
         if fake_pulsar.store.peek(ledger_path(ledger_id)) is None:
@@ -127,7 +127,7 @@ def _bucket_steps(fake_pulsar: "FakePulsar", path: str, cursor: CursorReferences
 
 
 def _schema_steps(fake_pulsar: "FakePulsar", topic: TopicName, *, force: bool = False) -> Iterator[Callable[[], None]]:
-    # BookkeeperSchemaStorage.deleteSchema: it reads the newest version first, and without its ledger it does nothing.
+    # BookkeeperSchemaStorage.deleteSchema: it reads the newest version first, and does nothing without its ledger.
     path = schema_path(topic.schema_id)
     node = fake_pulsar.store.peek(path)
     if node is None:

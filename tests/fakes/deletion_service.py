@@ -1,23 +1,23 @@
-"""`LedgerDeletion` in memory, for tests of its doors.
+"""`LedgerDeletion` in memory, for tests of the server, the CLI and the pages.
 
-It answers what a test has put in, remembers what it was asked, and raises what a test has asked for.
+It returns a test's answers, records its requests, and raises a test's errors.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 from uuid import UUID
 
-from msgspec.structs import replace
-from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.second_phase.limits import LimitReadings
-from pulsar_sidecar.ledger_deletion.service import (
+from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo
+from pulsar_sidecar.features.ledger_deletion.results import (
     Control,
     DeadLetter,
+    DeletionTrend,
+    EndedProtection,
     FollowedDeletion,
     InflightEstimate,
     LedgerDeletionAnswer,
+    LimitReadings,
     NamespaceDeletionStatus,
     OperationState,
     PendingRecord,
@@ -29,39 +29,57 @@ from pulsar_sidecar.ledger_deletion.service import (
     ShadowDeletionStage,
     ShadowDeletionStatus,
     SidecarInstance,
-    SourceCheck,
     TopicDeletionStatus,
+    TrendPoint,
     UndeleteResult,
 )
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import PartOperation
-from pulsar_sidecar.ledger_deletion.watch.control import WatchControl
-from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
-from pulsar_sidecar.ledger_deletion.watch.service import (
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import PartOperation
+from pulsar_sidecar.features.ledger_deletion.watch.results import (
     Leak,
+    LeakCause,
     LeakState,
     LedgerExplanation,
     ListedLeaks,
     WatchMode,
+    WatchOrders,
     WatchState,
     WatchStatus,
-    trend_of,
 )
-from pulsar_sidecar.ledger_deletion.workflow.trend import DeletionTrend, TrendPoint
+from pulsar_sidecar.features.ledger_deletion.workflow.watch_calls import listed_leaks
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.names import TopicName
 
+IDLE = ServiceStatus(
+    enabled=True,
+    control=Control(),
+    inflight=InflightEstimate(7, 120, 5_000, 900),
+    dead_letters=0,
+    deleted_per_second=None,
+    instances=(),
+    running_topic_deletions=0,
+    stuck_topic_deletions=0,
+    running_namespace_deletions=0,
+    last_error=None,
+    last_error_at_ms=None,
+    adaptive_limit=LimitReadings(25.0, 1.5, None),
+    protected_ledgers=(),
+    bookkeeper_exclusive_to_cluster=False,
+    warnings=(),
+    as_of_ms=0,
+)
+
 
 @dataclass(slots=True)
 class FakeWatchCalls:
-    """`WatchCalls` in memory; ``asked`` and ``failure`` are the service's."""
+    """`WatchCalls` in memory, with ``asked`` and ``failure`` of the service."""
 
     asked: Callable[[str, object], None]
     answer: WatchStatus = field(default_factory=lambda: WatchStatus(WatchMode.OFF, WatchState.OFF, None, None, ()))
     found: list[Leak] = field(default_factory=list)
     explained: dict[int, LedgerExplanation] = field(default_factory=dict)
     redirect: Redirect | None = None
-    shared: WatchControl = field(default_factory=WatchControl)
+    shared: WatchOrders = field(default_factory=lambda: WatchOrders(None, ()))
 
     def status(self) -> WatchStatus:
         self.asked("watch_status", None)
@@ -74,9 +92,7 @@ class FakeWatchCalls:
         if self.redirect is not None:
             return self.redirect
         found = [leak for leak in self.found if state in (None, leak.state)]
-        by_cause = Counter(leak.cause for leak in found)
-        trend = trend_of([leak.since_ms for leak in found])
-        return ListedLeaks(tuple(found[offset : offset + limit]), len(found), by_cause, trend)
+        return listed_leaks(found, limit, offset)
 
     def append(self, ledger_id: LedgerId, offload_attempt: UUID | None = None) -> Leak | Redirect:
         self.asked("append_leak", ledger_id if offload_attempt is None else (ledger_id, offload_attempt))
@@ -87,7 +103,7 @@ class FakeWatchCalls:
                 return leak
         raise NotFoundError(f"ledger {ledger_id} is not among the leaks")
 
-    def brake(self, reason: str) -> WatchControl:
+    def brake(self, reason: str) -> WatchOrders:
         self.asked("brake", reason)
         self.shared = replace(self.shared, braked=reason)
         return self.shared
@@ -98,22 +114,22 @@ class FakeWatchCalls:
             ledger_id, LedgerExplanation(ledger_id, False, (), None, None, "the ledger does not exist", None)
         )
 
-    def control(self) -> WatchControl:
+    def control(self) -> WatchOrders:
         self.asked("control", None)
         return self.shared
 
-    def resume(self) -> WatchControl:
+    def resume(self) -> WatchOrders:
         self.asked("resume_watch", None)
         self.shared = replace(self.shared, braked=None)
         return self.shared
 
-    def hold(self, item: str) -> WatchControl:
+    def hold(self, item: str) -> WatchOrders:
         self.asked("hold", item)
         self.shared = replace(self.shared, holds=(*self.shared.holds, item))
         return self.shared
 
-    def unhold(self, item: str) -> WatchControl:
-        self.asked("unhold", item)
+    def release_hold(self, item: str) -> WatchOrders:
+        self.asked("release_hold", item)
         if item not in self.shared.holds:
             raise NotFoundError(f"{item} is not on the hold list")
         self.shared = replace(self.shared, holds=tuple(each for each in self.shared.holds if each != item))
@@ -122,23 +138,26 @@ class FakeWatchCalls:
 
 @dataclass(slots=True)
 class FakeDeletionService:
-    """Set the public fields, call through a door, look at ``asked``."""
+    """Fake service: set the public fields, call the server, the CLI or a page, check ``asked``."""
 
     failure: SidecarError | RuntimeError | None = None
     not_sent: dict[int, str] = field(default_factory=dict)
     control: Control = field(default_factory=Control)
-    inflight: InflightEstimate = field(default_factory=lambda: InflightEstimate(7, 120, 5_000, 900))
-    adaptive_limit: LimitReadings | None = field(default_factory=lambda: LimitReadings(25.0, 1.5, None))
+    inflight: InflightEstimate = field(default_factory=lambda: IDLE.inflight)
+    adaptive_limit: LimitReadings | None = field(default_factory=lambda: IDLE.adaptive_limit)
     instances: tuple[SidecarInstance, ...] = ()
     deletion_state: OperationState = OperationState.DONE
     deletion_reason: str | None = None
     running: list[TopicDeletionStatus] = field(default_factory=list)
     followed: list[FollowedDeletion] = field(default_factory=list)
-    """What one who follows a deletion sees, look after look; the last stays."""
+    """Successive states of a followed deletion; the last one stays."""
     topic_failures: dict[str, SidecarError] = field(default_factory=dict)
-    """By the topic's full name."""
+    """Errors by the topic's full name."""
     namespace_statuses: list[Any] = field(default_factory=list)
-    """For each look at a namespace's deletion: an error, or state, topics deleted of 10, and reason; the last stays."""
+    """Successive statuses of a namespace's deletion: an error, or state, topics deleted of 10, and reason.
+
+    The last one stays.
+    """
     ledger_answer: LedgerDeletionAnswer | Redirect = LedgerDeletionAnswer.DELETED
     dead: list[DeadLetter] = field(default_factory=list)
     waiting: list[PendingRecord] = field(default_factory=list)
@@ -146,8 +165,8 @@ class FakeDeletionService:
     protected: dict[int, int] = field(default_factory=dict)
     known_status: ServiceStatus | None = None
     shadow_answers: list[Any] = field(default_factory=list)
-    """For each call of `delete_shadow`: an error, or the stage, what it waits for and ledgers that are lost."""
-    missing_sources: tuple[TopicName, ...] = ()
+    """Answers to calls of `delete_shadow`: an error, or the stage, the reason of its wait, and lost ledgers."""
+    missing_sources: tuple[str, ...] = ()
     missing: str | None = None
     remembers: bool = False
     enabled: bool = True
@@ -191,7 +210,7 @@ class FakeDeletionService:
         if str(topic) in self.topic_failures:
             raise self.topic_failures[str(topic)]
         return TopicDeletionStatus(
-            OperationId("op-1"), topic, self.deletion_state, 3, 1, 1_700_000_000_000, self.deletion_reason
+            OperationId("op-1"), str(topic), None, self.deletion_state, 3, 1, 1_700_000_000_000, self.deletion_reason
         )
 
     def record_part(
@@ -229,13 +248,15 @@ class FakeDeletionService:
         stage, waits_for, *lost = answer
         return ShadowDeletionStatus(
             OperationId("op-1"),
-            topic,
+            str(topic),
             "persistent://public/default/source",
             stage,
             1_700_000_000_000,
-            SourceCheck(5, (LedgerId(3), *lost), self.missing_sources),
-            (LedgerId(3),),
             waits_for,
+            source_ledgers=5,
+            missing_ledgers=tuple(lost),
+            missing_before=(LedgerId(3),),
+            missing_sources=self.missing_sources,
         )
 
     def delete_namespace(
@@ -259,7 +280,19 @@ class FakeDeletionService:
             raise answer
         state, deleted, reason = answer
         return NamespaceDeletionStatus(
-            OperationId("namespace-1"), namespace, state, 10, deleted, 30, 1, 1_700_000_000_000, 2_000, reason
+            operation_id=OperationId("namespace-1"),
+            namespace=namespace,
+            state=state,
+            topics_found=10,
+            topics_deleted=deleted,
+            topics_left=10 - deleted,
+            recorded_ledgers=30,
+            passes=1,
+            topics_per_second=deleted / 2,
+            seconds_left=2 * (10 - deleted) / deleted if deleted else None,
+            requested_ms=1_700_000_000_000,
+            running_ms=2_000,
+            reason=reason,
         )
 
     def topic_deletions(self) -> list[TopicDeletionStatus]:
@@ -307,17 +340,16 @@ class FakeDeletionService:
     def _status(self) -> ServiceStatus:
         running = len(self.running)
         protected = tuple(ProtectedLedger(LedgerId(each), until_ms) for each, until_ms in self.protected.items())
-        return ServiceStatus(
-            self.enabled,
-            self.control,
-            self.inflight,
-            self.instances,
-            running,
-            None,
-            None,
-            self.adaptive_limit,
-            protected,
+        return replace(
+            IDLE,
+            enabled=self.enabled,
+            control=self.control,
+            inflight=self.inflight,
             dead_letters=len(self.dead) if self.enabled else None,
+            instances=self.instances,
+            running_topic_deletions=running,
+            adaptive_limit=self.adaptive_limit,
+            protected_ledgers=protected,
         )
 
     def pause(self, reason: str | None, asked_by: str | None = None) -> Control:
@@ -362,23 +394,24 @@ class FakeDeletionService:
         self.protected[ledger_id] = until_ms
         return UndeleteResult(ledger_id, readable=True, protected_until_ms=until_ms)
 
-    def end_protection(self, ledger_id: LedgerId) -> None:
+    def end_protection(self, ledger_id: LedgerId) -> EndedProtection:
         self._asked("end_protection", ledger_id)
         if self.protected.pop(ledger_id, None) is None:
             raise NotFoundError(f"nothing protects ledger {ledger_id}")
+        return EndedProtection(ledger_id)
 
     def ready(self) -> str | None:
         return self.missing
 
     def reset(self) -> None:
-        """Forget everything, as if made anew."""
+        """Restore the initial state."""
         fresh = FakeDeletionService()
         for attribute in fields(self):
             setattr(self, attribute.name, getattr(fresh, attribute.name))
         self.watch.asked = self._asked
 
     def calls(self, name: str) -> list[object]:
-        """The arguments of every call of that name."""
+        """Return the arguments of every call of that name."""
         return [arguments for called, arguments in self.asked if called == name]
 
     def _asked(self, name: str, arguments: object) -> None:
@@ -387,5 +420,5 @@ class FakeDeletionService:
             raise self.failure
 
     @staticmethod
-    def _id(letter: DeadLetter) -> LedgerId | None:
-        return None if letter.record is None else letter.record.ledger_id
+    def _id(letter: DeadLetter) -> object:
+        return None if letter.record is None else letter.record["ledgerId"]

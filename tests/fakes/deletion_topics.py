@@ -1,8 +1,8 @@
-"""The topics of the service in memory; the fakes of brokers can be had from here too.
+"""The topics of the service in memory; re-exports the fakes of brokers.
 
-Invariant: what these fakes allow, a cluster allows; ``tests/contract/test_deletion_topics.py`` runs one
-suite on both. A message that was stored stays until it is acknowledged,
-whichever client closes or crashes; a test asks by name for everything that is to go wrong.
+Invariant: these fakes allow only what a cluster allows; ``tests/contract/test_deletion_topics.py`` runs one suite on
+both. A stored message stays until it is acknowledged, whichever client closes or crashes; a test requests every fault
+by name.
 """
 
 import threading
@@ -10,14 +10,14 @@ import zlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pulsar_sidecar.ledger_deletion.ports import (
+from pulsar_sidecar.features.ledger_deletion.ports import (
     Backlog,
     DeletionTopic,
     Delivery,
     OutgoingMessage,
     PublishResult,
 )
-from pulsar_sidecar.ledger_deletion.second_phase.retry import DELAY_TIME
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import DELAY_TIME
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, TemporaryError
 
@@ -39,10 +39,10 @@ __all__ = [
 
 
 class FakeDeletionTopics:
-    """The four topics, shared by every sidecar of a test; hooks and inspection stand beside the port's methods.
+    """The four topics, shared by all sidecars of a test, with hooks and inspection besides the port's methods.
 
-    ``nack_delay_ms`` is what `PendingDeletions.postpone` waits, on ``clock``; ``not_seen_quickly`` is how many of the
-    first outcomes a quick reading lacks.
+    ``nack_delay_ms`` is the delay of `PendingDeletions.postpone` on ``clock``; ``not_seen_quickly`` is the number of
+    first outcomes that a quick reading misses.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class FakeDeletionTopics:
         self._names: dict[tuple[DeletionTopic, str], FakePublisher] = {}
         self._consumers: list[FakePendingDeletions | FakeDeadLetters] = []
 
-    # What a test arranges and sees -------------------------------------------------------------------------------
+    # Setup and inspection by tests -------------------------------------------------------------------------------
 
     def put(
         self,
@@ -72,26 +72,26 @@ class FakeDeletionTopics:
         properties: Mapping[str, str] | None = None,
         deliver_after_ms: int | None = None,
     ) -> None:
-        """Store a message as a foreign producer would."""
+        """Store a message like a foreign producer."""
         message = OutgoingMessage(payload, key, dict(properties or {}), deliver_after_ms=deliver_after_ms)
         with self.lock:
             self.log_for(topic, key).append(message, "someone-else", self.clock.now_ms())
 
     def messages(self, topic: DeletionTopic) -> list[StoredMessage]:
-        """Every message ever stored, acknowledged ones too, as copies, partition by partition."""
+        """Return copies of all messages ever stored, including acknowledged ones, partition by partition."""
         with self.lock:
             return [replace(message) for log in self.logs[topic] for message in log.messages]
 
     def waiting(self, topic: DeletionTopic) -> list[StoredMessage]:
-        """The messages that are not acknowledged, as copies."""
+        """Return copies of the unacknowledged messages."""
         return [message for message in self.messages(topic) if not message.acknowledged]
 
     def stall_delayed_tracker(self, *, stalled: bool = True) -> None:
-        """Let delayed messages stay undelivered although they are due."""
+        """Keep due delayed messages from delivery."""
         self.delayed_tracker_stalled = stalled
 
     def lose_receipts_next(self, *, stored: bool, times: int = 1) -> None:
-        """Let the next `Publisher.publish` calls answer UNKNOWN for everything, stored or not."""
+        """Make the next calls of `Publisher.publish` return UNKNOWN for everything, stored or not."""
 
         def lose() -> None:
             raise AnswerLostError(applied=stored)
@@ -99,7 +99,7 @@ class FakeDeletionTopics:
         self.hooks.before("publish", lose, times=times)
 
     def drop_connections(self) -> None:
-        """What the brokers see when every sidecar is killed."""
+        """Close all clients, as brokers do after a kill of every sidecar."""
         for consumer in tuple(self._consumers):
             consumer.close()
         for publisher in tuple(self._names.values()):
@@ -172,7 +172,7 @@ class FakeDeletionTopics:
             self._names.pop((topic, producer_name), None)
 
     def leave(self, consumer: "FakePendingDeletions | FakeDeadLetters") -> None:
-        """Give everything the consumer held back to the others."""
+        """Return the consumer's messages to the others."""
         with self.lock:
             if consumer in self._consumers:
                 self._consumers.remove(consumer)
@@ -192,7 +192,7 @@ class FakeDeletionTopics:
 
 
 class FakePublisher:
-    """A producer under a stable name; deduplicates by name, partition and sequence id."""
+    """A producer with a stable name, deduplicated by name, partition and sequence id."""
 
     def __init__(self, topics: FakeDeletionTopics, topic: DeletionTopic, producer_name: str) -> None:
         self._topics = topics
@@ -227,7 +227,7 @@ class FakePublisher:
 
 
 class FakePendingDeletions:
-    """A Shared consumer: what one holds, no other gets, until it is closed or postpones."""
+    """A Shared consumer, which holds its messages until it closes or postpones them."""
 
     def __init__(self, topics: FakeDeletionTopics) -> None:
         self._topics = topics
@@ -297,7 +297,7 @@ class FakePendingDeletions:
 
 
 class FakeDeadLetters:
-    """The only user of the dead letters while it is open."""
+    """The exclusive consumer of the dead letters."""
 
     def __init__(self, topics: FakeDeletionTopics) -> None:
         self._topics = topics

@@ -1,4 +1,4 @@
-"""Failures on request, for the fakes: what goes wrong is asked for by name, just before a call takes effect."""
+"""Faults of the fakes, which a test requests by name and which occur just before a call takes effect."""
 
 import threading
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Literal
 
 Call = Literal[
     "ensure", "publisher", "publish", "pending", "receive", "acknowledge", "postpone", "overdue", "dead_letters",
-    "outcomes_since", "backlog", "views", "owner_url", "load_topics", "delete_topic", "shadows_of",
+    "outcomes_since", "backlog", "views", "replicators", "owner_url", "load_topics", "delete_topic", "shadows_of",
     "all_shadows",
 ]  # fmt: skip
 
@@ -20,7 +20,7 @@ class _Hook:
 
 
 class Hooks:
-    """What a test wants to happen just before a call takes effect."""
+    """Actions of a test just before calls take effect."""
 
     def __init__(self) -> None:
         self.journal: list[Call] = []
@@ -28,11 +28,11 @@ class Hooks:
         self._lock = threading.RLock()
 
     def before(self, call: Call, action: Callable[[], None], *, times: int = 1) -> None:
-        """Run ``action`` before the next calls (``times=-1``: all of them)."""
+        """Run ``action`` before the next calls; ``times=-1`` means all of them."""
         self._hooks.append(_Hook(call, action, times))
 
     def fail_next(self, call: Call, error: Exception, *, times: int = 1) -> None:
-        """Let the next calls raise ``error`` without any effect."""
+        """Make the next calls raise ``error`` without any effect."""
 
         def raise_error() -> None:
             raise error
@@ -40,7 +40,7 @@ class Hooks:
         self.before(call, raise_error, times=times)
 
     def forget(self) -> None:
-        """Drop every hook that has not run."""
+        """Drop all hooks that have not run."""
         with self._lock:
             self._hooks.clear()
 
@@ -57,7 +57,7 @@ class Hooks:
 
 
 class AnswerLostError(Exception):
-    """Raised by a hook to let a change happen (or not) and its answer be lost."""
+    """Raised by a hook to lose the answer of a change, with or without its effect."""
 
     def __init__(self, *, applied: bool) -> None:
         super().__init__("the answer was lost")

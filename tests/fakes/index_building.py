@@ -1,12 +1,13 @@
-"""A topic of delayed messages in memory, whose buckets are to be built: what the builder asks, and what it leaves."""
+"""A topic of delayed messages in memory without buckets: the ports of the builder, and its results."""
 
 from collections.abc import Callable, Sequence
 
-from pulsar_sidecar.delayed_delivery.index.maintenance.attach import BucketPointers
-from pulsar_sidecar.delayed_delivery.index.maintenance.build import BuildPlan, BuiltSubscription, IndexBuilder
-from pulsar_sidecar.delayed_delivery.index.ports import BucketOwner
-from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, BrokerTracker, TrackerSettings
-from pulsar_sidecar.delayed_delivery.index.snapshot import (
+from pulsar_sidecar.features.delayed_index.maintenance.attach import BucketPointers
+from pulsar_sidecar.features.delayed_index.maintenance.build import BuildPlan, IndexBuilder
+from pulsar_sidecar.features.delayed_index.ports import BucketOwner
+from pulsar_sidecar.features.delayed_index.results.maintenance import BuiltSubscription
+from pulsar_sidecar.features.delayed_index.settings import BUCKET_TRACKER_FACTORY, BrokerTracker, TrackerSettings
+from pulsar_sidecar.features.delayed_index.snapshot import (
     DelayedIndexes,
     SnapshotMetadata,
     decode_metadata,
@@ -15,12 +16,12 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
     encode_segment,
     segment_metadata_of,
 )
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, cursor_path, ledger_path
-from pulsar_sidecar.ledger_ownership.references import cursor_references
 from pulsar_sidecar.model.errors import SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
 from pulsar_sidecar.model.names import encode_cursor
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, cursor_path, ledger_path
+from pulsar_sidecar.ownership.references import cursor_references
 from pyroaring import BitMap
 
 from tests.fakes.bookkeeper import bucket_custom_metadata, ledger_metadata_bytes
@@ -42,7 +43,7 @@ DUE = 1_800_000_000_000
 
 
 class FakeSnapshots:
-    """`BucketSnapshotStorage` in the fakes of the metadata store and the bookies."""
+    """`BucketSnapshotStorage` over the fakes of the metadata store and the bookies."""
 
     def __init__(self, store: FakeMetadataStore, entries: FakeBucketEntries) -> None:
         self.store, self.entries = store, entries
@@ -51,8 +52,6 @@ class FakeSnapshots:
         self.failure: SidecarError = TemporaryError("too few bookies")
         self.corrupted: Rows | None = None
         self.before: Callable[[], object] = lambda: None
-
-    def start(self) -> None: ...
 
     def create_bucket_snapshot(
         self, metadata: SnapshotMetadata, segments: Sequence[DelayedIndexes], owner: BucketOwner
@@ -84,11 +83,9 @@ class FakeSnapshots:
         if self.store.peek(ledger_path(bucket_id)) is not None:
             self.store.remove(ledger_path(bucket_id))
 
-    def close(self) -> None: ...
-
 
 class IndexToBuild:
-    """A topic of some ledgers, with the due times of its entries; 0 for an entry that brokers do not delay."""
+    """A topic of some ledgers with the due times of its entries; 0 for entries that brokers do not delay."""
 
     def __init__(
         self,
@@ -123,7 +120,7 @@ class IndexToBuild:
             BucketPointers(self.store, self, FakeClock(), DEFAULT_LEDGERS_ROOT),
         )
 
-    # The ports that the builder asks:
+    # Ports of the builder:
 
     def delayed(self, ledger_id: LedgerId, metadata: LedgerMetadata, entries: BitMap) -> DelayedIndexes:
         if self.unreadable:
@@ -137,7 +134,7 @@ class IndexToBuild:
     def loaded_by(self, topic: object) -> str | None:
         return self.loaded
 
-    # What a test asks and does:
+    # Actions of tests:
 
     def plan(self) -> BuildPlan:
         return self.builder.plan(TOPIC, SUBSCRIPTION)
@@ -151,7 +148,7 @@ class IndexToBuild:
         return dict(cursor_references(node.data).buckets)
 
     def load_at_the_change(self) -> None:
-        """A broker loads the topic just before the cursor is changed, after it was last asked."""
+        """Let a broker load the topic after the last check, just before the change of the cursor."""
 
         def load() -> None:
             self.loaded = "broker-1"
@@ -177,7 +174,7 @@ class IndexToBuild:
 
 
 def small_buckets(max_num_buckets: int = -1) -> TrackerSettings:
-    """Three indexes make a bucket, two a segment."""
+    """Return settings with three indexes to a bucket, two to a segment."""
     return TrackerSettings(
         min_index_count=3, max_indexes_per_segment=2, time_step_ms=100, max_num_buckets=max_num_buckets
     )

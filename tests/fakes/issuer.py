@@ -1,39 +1,37 @@
-"""An OpenID Connect issuer in this process: its discovery document, its keys, tokens, and what goes wrong with them."""
+"""An OpenID Connect issuer in this process, with discovery document, keys, tokens, and faults."""
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import parse_qs
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
+from tests.fakes.http_servers import Answer, Arrived, http_server
+
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 _DISCOVERY, _KEYS, _TOKENS = "/.well-known/openid-configuration", "/keys", "/token"
 
 
-class FakeIssuer(ThreadingHTTPServer):
+class FakeIssuer:
     """An issuer.
 
     Attributes:
-        keys: by their ids; those that it publishes.
-        changes: to its discovery document.
-        answers: overrides bodies of whole paths; None answers 500.
-        statuses: of paths, instead of 200.
-        asked: the paths that were asked for, in turn.
-        forms: what clients sent for a token, in turn.
-        lifetime_seconds: of the tokens that it issues; None leaves ``expires_in`` out.
+        keys: published keys by id.
+        changes: changes of the discovery document.
+        answers: bodies of whole paths that override the usual ones; None answers 500.
+        statuses: statuses of paths, instead of 200.
+        asked: requested paths, in order.
+        forms: token requests of clients, in order.
+        lifetime_seconds: lifetime of issued tokens; None omits ``expires_in``.
     """
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = ""
         self.keys: dict[str, PrivateKey] = {"first": rsa.generate_private_key(65537, 2048)}
         self.changes: dict[str, object] = {}
         self.answers: dict[str, bytes | None] = {}
@@ -43,10 +41,6 @@ class FakeIssuer(ThreadingHTTPServer):
         self.delay_seconds = 0.0
         self.lifetime_seconds: int | None = 3_600
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
     def asked_for_keys(self) -> int:
         return self.asked.count(_KEYS)
 
@@ -55,7 +49,15 @@ class FakeIssuer(ThreadingHTTPServer):
         signed_by = algorithm or ("RS256" if isinstance(key, rsa.RSAPrivateKey) else "ES256")
         return jwt.encode({"iss": self.url} | claims, key, signed_by, {"kid": key_id})
 
-    def body(self, path: str) -> bytes | None:
+    def answer(self, arrived: Arrived) -> Answer:
+        if arrived.method == "POST":
+            self.forms.append({name: values[0] for name, values in parse_qs(arrived.body.decode()).items()})
+        self.asked.append(arrived.target)
+        time.sleep(self.delay_seconds)
+        body = self._body(arrived.target)
+        return Answer(500) if body is None else Answer(self.statuses.get(arrived.target, 200), body)
+
+    def _body(self, path: str) -> bytes | None:
         if path in self.answers:
             return self.answers[path]
         documents: dict[str, dict[str, object]] = {
@@ -68,37 +70,12 @@ class FakeIssuer(ThreadingHTTPServer):
         return json.dumps(documents[path]).encode() if path in documents else None
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: FakeIssuer
-    protocol_version: ClassVar[str] = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        form = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        self.server.forms.append({name: values[0] for name, values in parse_qs(form).items()})
-        self._answer()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Tests are quiet."""
-
-    def _answer(self) -> None:
-        self.server.asked.append(self.path)
-        time.sleep(self.server.delay_seconds)
-        body = self.server.body(self.path)
-        self.send_response(500 if body is None else self.server.statuses.get(self.path, 200))
-        self.send_header("Content-Length", str(len(body or b"")))
-        self.end_headers()
-        self.wfile.write(body or b"")
-
-
 @contextmanager
 def running_issuer() -> Iterator[FakeIssuer]:
-    with FakeIssuer() as issuer:
-        threading.Thread(target=issuer.serve_forever, args=(0.01,), daemon=True).start()
+    issuer = FakeIssuer()
+    with http_server(issuer.answer) as server:
+        issuer.url = server.url
         yield issuer
-        issuer.shutdown()
 
 
 def _public(key_id: str, key: PrivateKey) -> dict[str, object]:

@@ -1,9 +1,9 @@
-"""What the watch for leaked ledgers may answer, for tests of the doors."""
+"""Answers of the watch for leaked ledgers, for tests of the server, the CLI and the pages."""
 
-from pulsar_sidecar.ledger_deletion.service import SidecarInstance
-from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
-from pulsar_sidecar.ledger_deletion.watch.service import (
+from pulsar_sidecar.features.ledger_deletion.results import SidecarInstance
+from pulsar_sidecar.features.ledger_deletion.watch.results import (
     Leak,
+    LeakCause,
     LeakState,
     LedgerExplanation,
     WatchMode,
@@ -20,7 +20,7 @@ LEADER = SidecarInstance("east-1", "http://east-1:8750", None, 5)
 def leak(
     ledger_id: int, cause: LeakCause | None = LeakCause.TRIM, state: LeakState = LeakState.LEAKED, detail: str = "why"
 ) -> Leak:
-    return Leak(LedgerId(ledger_id), state, cause, 1_700_000_000_000, detail, TOPIC, NODE, 900)
+    return Leak(LedgerId(ledger_id), None, state, cause, 1_700_000_000_000, detail, TOPIC, NODE, 900)
 
 
 def explanation(ledger_id: int) -> LedgerExplanation:
@@ -29,7 +29,7 @@ def explanation(ledger_id: int) -> LedgerExplanation:
 
 
 def watching(braked: str | None = None) -> WatchStatus:
-    """The sidecar that watches, after its first whole reading."""
+    """Return the status of the watching sidecar after its first whole reading."""
     return WatchStatus(
         WatchMode.REPORT,
         WatchState.WATCHING,

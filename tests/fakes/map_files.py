@@ -1,10 +1,10 @@
-"""Copies as the filesystem driver of 4.0.8 writes them: Hadoop's MapFile of a ledger with three entries."""
+"""Offloaded copies of the filesystem driver of 4.0.8: Hadoop's MapFile of a ledger with three entries."""
 
 import struct
 import zlib
 from pathlib import Path
 
-from pulsar_sidecar.wire.DataFormats_pb2 import LedgerMetadataFormat
+from pulsar_sidecar.protobuf.DataFormats_pb2 import LedgerMetadataFormat
 
 LAST_ENTRY_ID = 2
 SYNC = bytes(range(16))
@@ -16,14 +16,14 @@ _BYTES_PER_CHECKSUM = 512
 def ledger_metadata(
     last_entry_id: int = LAST_ENTRY_ID, *, state: LedgerMetadataFormat.State.ValueType = LedgerMetadataFormat.CLOSED
 ) -> bytes:
-    """What the driver keeps under the key -1 (``OffloadUtils.buildLedgerMetadataFormat``)."""
+    """Return the driver's value of key -1 (``OffloadUtils.buildLedgerMetadataFormat``)."""
     message = LedgerMetadataFormat(quorumSize=1, ensembleSize=1, length=42, lastEntryId=last_entry_id, state=state)
     message.segment.add(ensembleMember=["127.0.0.1:3181"], firstEntryId=0)
     return message.SerializeToString()
 
 
 def data_file(entries: int = LAST_ENTRY_ID + 1, metadata: bytes | None = None, *, compressed: bool = True) -> bytes:
-    """The metadata and entries from 0 on, each after the first behind a sync marker as long files have them."""
+    """Return metadata and entries from 0 on, with sync markers between them as in long files."""
     records = [(-1, ledger_metadata() if metadata is None else metadata)]
     records += [(entry_id, b"entry %d" % entry_id * 100) for entry_id in range(entries)]
     marker = struct.pack(">i", -1) + SYNC
@@ -33,7 +33,7 @@ def data_file(entries: int = LAST_ENTRY_ID + 1, metadata: bytes | None = None, *
 
 
 def write_map_file(directory: Path, part: str, content: bytes | None = None) -> None:
-    """``data`` or ``index``, with its checksums beside it (``ChecksumFileSystem``)."""
+    """Write ``data`` or ``index`` with its file of checksums (``ChecksumFileSystem``)."""
     if content is None:
         content = data_file() if part == "data" else _header(_LONG, in_blocks=True) + bytes(72)
     chunks = [content[at : at + _BYTES_PER_CHECKSUM] for at in range(0, len(content), _BYTES_PER_CHECKSUM)]

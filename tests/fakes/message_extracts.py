@@ -1,4 +1,4 @@
-"""Extracts of messages from rows: in memory, and as files with small row groups."""
+"""Extracts of messages made from rows, in memory or as files with small row groups."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pulsar_sidecar.analysis.documents import MANIFEST_NAME, FileDigest
-from pulsar_sidecar.deduplication.verifying.extract_schema import LEDGERS, MESSAGES, TABLES, UNSEEN
-from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest, UnseenCount
-from pulsar_sidecar.deduplication.verifying.rows import MessageRow
+from pulsar_sidecar.features.duplicates.extract_schema import LEDGERS, MESSAGES, TABLES, UNSEEN
+from pulsar_sidecar.features.duplicates.manifests import ExtractManifest, UnseenCount
+from pulsar_sidecar.features.duplicates.rows import MessageRow
 from pulsar_sidecar.model.ledgers import UnseenCause, UnseenEntries
+from pulsar_sidecar.reports.documents import MANIFEST_NAME, FileDigest
 
 Worked = TypeVar("Worked")
 Topics = Mapping[str, Sequence[MessageRow]]
@@ -22,14 +22,14 @@ Limitation = Mapping[str, Sequence[UnseenEntries]]
 
 
 def messages_table(topics: Topics) -> pa.Table:
-    """All rows, topic after topic."""
+    """Return the table of all rows, topic after topic."""
     rows = [{"topic": topic, **row._asdict()} for topic, some in topics.items() for row in some]
     plain = pa.schema([pa.field(each.name, getattr(each.type, "value_type", each.type)) for each in MESSAGES])
     return pa.Table.from_pylist(rows, plain).cast(MESSAGES)
 
 
 def ledgers_table(topics: Topics) -> pa.Table:
-    """What the extract counts itself."""
+    """Return the table of the extract's own counts."""
     rows = []
     for topic, some in topics.items():
         for ledger_id in dict.fromkeys(row.ledger_id for row in some):
@@ -82,7 +82,7 @@ def _counted(cause: UnseenCause, ranges: Sequence[UnseenEntries]) -> UnseenCount
 
 @dataclass
 class MemoryExtract:
-    """`ExtractTables` with row groups of so many rows."""
+    """`ExtractTables` with row groups of ``rows_of_a_group`` rows."""
 
     topics: Topics
     unseen: Limitation = field(default_factory=dict)
@@ -147,7 +147,7 @@ class MemoryOutput:
 
 @dataclass
 class MemoryOutputs:
-    """Opens them, and remembers the last."""
+    """Opener of outputs, which keeps the last one."""
 
     last: MemoryOutput | None = None
 
@@ -165,7 +165,7 @@ def write_extract(
     rows_of_a_group: int = 4,
     groups_of_a_file: int = 2,
 ) -> Path:
-    """An extract as files."""
+    """Write an extract as files."""
     unseen = unseen or {}
     tables = {"messages": messages_table(topics), "ledgers": ledgers_table(topics), "unseen": unseen_table(unseen)}
     files = []

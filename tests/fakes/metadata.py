@@ -1,8 +1,8 @@
-"""The metadata store in memory, for tests that stop a workflow between any two steps.
+"""A metadata store in memory, for tests that stop a workflow between any two steps.
 
 Invariant: the semantics are those of the ZooKeeper driver; ``tests/contract/test_metadata_store.py`` runs one suite on
-both. Everything a test wants to go wrong is asked for by name: a failing call, a lost answer, a rival's step just
-before ours, a session that ends, time that passes.
+both. A test requests every fault by name: a failing call, a lost answer, a rival's step just before a call, the end of
+a session, the passing of time.
 """
 
 import re
@@ -44,7 +44,7 @@ _REFUSED_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010f
 
 
 class NodeChange(Enum):
-    """What became of a node."""
+    """Kind of change of a node."""
 
     CREATED = "created"
     WRITTEN = "written"
@@ -56,7 +56,7 @@ Observer = Callable[[str, NodeChange], None]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call as it arrived, in the order of arrival; ``paths`` holds every path the call named."""
+    """A call with all its paths, in the order of arrival."""
 
     method: Method
     paths: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class _Hook:
 
 @dataclass(slots=True)
 class _Tree:
-    """What all sessions of one store share."""
+    """State that all sessions of a store share."""
 
     now_ms: int = START_MS
     order: int = 0
@@ -87,10 +87,10 @@ class _Tree:
 
 
 class FakeMetadataStore:
-    """One session with a store in memory; `other_session` gives a second one with the same nodes.
+    """A session with a store in memory; `other_session` returns a second one with the same nodes.
 
     Attributes:
-        journal: every call of a port method, in order; failed ones too.
+        journal: all calls of port methods in order, including failed ones.
     """
 
     def __init__(self, tree: _Tree | None = None) -> None:
@@ -102,10 +102,10 @@ class FakeMetadataStore:
         if "/" not in self._tree.nodes:
             self._add("/", b"", ephemeral=False)
 
-    # What a test arranges ----------------------------------------------------------------------------------------
+    # Setup by tests ----------------------------------------------------------------------------------------------
 
     def put(self, path: str, data: bytes = b"", *, created_ms: int | None = None) -> Node:
-        """Set a node's data whatever was there, parents included; no hook runs and the journal stays as it is."""
+        """Set a node's data and create its parents, without hooks or a journal entry."""
         with self._tree.lock:
             if path in self._tree.nodes:
                 node = self._replace_data(path, data)
@@ -118,19 +118,19 @@ class FakeMetadataStore:
             return node
 
     def remove(self, path: str) -> None:
-        """Remove a node and everything below it, as another client would."""
+        """Remove a node and everything below it, like another client."""
         with self._tree.lock:
             for name in tuple(self._tree.children.get(path, ())):
                 self.remove(_join(path, name))
             self._drop(path)
 
     def peek(self, path: str) -> Node | None:
-        """The node without a hook or a journal entry."""
+        """Return the node without a hook or a journal entry."""
         with self._tree.lock:
             return self._node(path)
 
     def paths(self) -> list[str]:
-        """Every node's path, sorted."""
+        """Return all nodes' paths, sorted."""
         with self._tree.lock:
             return sorted(self._tree.nodes)
 
@@ -143,14 +143,14 @@ class FakeMetadataStore:
             self._tree.now_ms += milliseconds
 
     def before(self, method: Method, action: Callable[[], object], *, path: str | None = None, times: int = 1) -> None:
-        """Run ``action`` before the next calls of ``method`` take effect (``times=-1``: all of them).
+        """Run ``action`` before the next calls of ``method`` take effect; ``times=-1`` means all of them.
 
-        With ``path``, only before calls naming that path; in ``delete_many``, immediately before that one deletion.
+        With ``path``, only before calls that name it; in ``delete_many``, immediately before that one deletion.
         """
         self._hooks.append(_Hook(method, path, action, times))
 
     def fail_next(self, method: Method, error: SidecarError, *, path: str | None = None, times: int = 1) -> None:
-        """Let the next calls of ``method`` raise ``error`` without any effect."""
+        """Make the next calls of ``method`` raise ``error`` without any effect."""
 
         def raise_error() -> None:
             raise error
@@ -158,7 +158,7 @@ class FakeMetadataStore:
         self.before(method, raise_error, path=path, times=times)
 
     def lose_answer_next(self, method: Change, *, applied: bool) -> None:
-        """Let the next write's answer be lost, after it took effect or instead of it."""
+        """Lose the answer of the next write, with or without its effect."""
 
         def lose() -> None:
             raise _AnswerLostError(applied=applied)
@@ -166,7 +166,7 @@ class FakeMetadataStore:
         self.before(method, lose)
 
     def end_session(self) -> None:
-        """What an expired session does: ephemeral nodes vanish and a new session starts."""
+        """Expire the session: remove its ephemeral nodes and start a new one."""
         with self._tree.lock:
             for path in [path for path, owner in self._tree.owners.items() if owner is self._session]:
                 self._drop(path)
@@ -174,16 +174,16 @@ class FakeMetadataStore:
             self._epoch += 1
 
     def other_session(self) -> "FakeMetadataStore":
-        """Another client of the same store, with its own hooks, journal and ephemeral nodes."""
+        """Return another client of the same store, with its own hooks, journal and ephemeral nodes."""
         return FakeMetadataStore(self._tree)
 
     @property
     def epoch(self) -> int:
-        """Counts the sessions of this client; ephemeral nodes of an earlier one are gone."""
+        """Number of this client's session; ephemeral nodes of earlier ones are gone."""
         return self._epoch
 
     def observe(self, observer: Observer) -> None:
-        """Report every node that any session changes, just after the change and in order; the store is locked then."""
+        """Report changes of nodes by any session, just after each and in order, while the store is locked."""
         self._tree.observers.append(observer)
 
     # The port ----------------------------------------------------------------------------------------------------

@@ -1,20 +1,14 @@
-"""How a 4.0.8 broker deletes a namespace: marked as deleted, topics, then nodes; and what it writes afterwards.
+"""Deletion of a namespace by a 4.0.8 broker: mark, topics, then nodes; and its late writes.
 
-Invariant: as in `tests.fakes.deleting_broker`: between any two steps it may die, and leave what a killed broker does.
+Invariant: as in `tests.fakes.deleting_broker`, it may die between any two steps, in the state of a killed broker.
 """
 
 from collections.abc import Callable, Iterator
 
-from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_ports import DeletionSettings, NamespaceClusters
-from pulsar_sidecar.ledger_ownership.paths import (
-    LOCAL_POLICIES,
-    MANAGED_LEDGERS,
-    PARTITIONED_TOPICS,
-    POLICIES,
-    schema_path,
-)
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_ports import DeletionSettings, NamespaceClusters
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.model.names import TopicName, topic_of_managed_ledger
+from pulsar_sidecar.ownership.paths import LOCAL_POLICIES, MANAGED_LEDGERS, PARTITIONED_TOPICS, POLICIES, schema_path
 
 from tests.fakes.bookkeeper import schema_custom_metadata, schema_locator_bytes
 from tests.fakes.brokers import TopicDeletion
@@ -29,15 +23,15 @@ class FakeNamespaceAdmin:
     """`NamespaceAdmin` over a `FakePulsar`.
 
     Attributes:
-        settings: what brokers are configured with.
-        clusters: where namespaces are that are not only in this cluster.
-        urls: the other clusters that brokers know.
+        settings: brokers' configuration.
+        clusters: clusters of namespaces that are not only in this one.
+        urls: other clusters that brokers know.
         elsewhere: namespaces whose policies are in another metadata store.
-        not_persistent: the namespace's topics that are in no metadata store.
-        late_schema_of: a topic whose schema a broker writes once more after a namespace is gone.
-        refusals: raised by the next deletions, instead of them.
-        before_nodes: what happens when topics are deleted and nodes are about to be: a client comes back.
-        deletions: the namespaces that were to be deleted, with ``force``.
+        not_persistent: topics of the namespace that are in no metadata store.
+        late_schema_of: topic whose schema a broker writes again after the deletion of a namespace.
+        refusals: errors that the next deletions raise without any effect.
+        before_nodes: event between the deletion of topics and of nodes, such as the return of a client.
+        deletions: requested deletions of namespaces, with ``force``.
     """
 
     def __init__(self, fake_pulsar: FakePulsar) -> None:
@@ -45,6 +39,7 @@ class FakeNamespaceAdmin:
         self.settings = DeletionSettings(CLUSTER, (4, 0), forced_deletion_allowed=True)
         self.clusters: dict[str, NamespaceClusters] = {}
         self.urls = {"remote": "http://remote:8080"}
+        self.sidecars: dict[str, str] = {}
         self.elsewhere: set[str] = set()
         self.not_persistent: list[str] = []
         self.late_schema_of: TopicName | None = None
@@ -53,7 +48,7 @@ class FakeNamespaceAdmin:
         self.deletions: list[tuple[str, bool]] = []
 
     def create(self, namespace: str) -> None:
-        """A namespace that brokers have loaded."""
+        """Create a namespace that brokers have loaded."""
         self._fake_pulsar.store.put(f"{POLICIES}/{namespace}", b'{"deleted":false}')
         self._fake_pulsar.store.put(f"{LOCAL_POLICIES}/{namespace}", b"{}")
 
@@ -73,6 +68,9 @@ class FakeNamespaceAdmin:
         if cluster not in self.urls:
             raise NotFoundError("Cluster does not exist")
         return self.urls[cluster]
+
+    def sidecar_url(self, cluster: str) -> str | None:
+        return self.sidecars.get(cluster)
 
     def topics_in(self, namespace: str) -> list[str]:
         users = (str(topic) for topic in self.stored_topics(namespace) if not topic.is_system_topic)
@@ -105,7 +103,7 @@ class FakeNamespaceAdmin:
     def _steps(self, namespace: str) -> Iterator[Callable[[], None]]:
         fake_pulsar = self._fake_pulsar
         yield lambda: self._mark(namespace)
-        # Users' topics first, brokers' own afterwards.
+        # Users' topics first, brokers' own topics afterwards.
         for topic in sorted(self.stored_topics(namespace), key=lambda topic: topic.is_system_topic):
             yield from deletion_steps(fake_pulsar, TopicDeletion(topic, partitioned=False, force=True), [topic])
         yield from self.before_nodes
@@ -129,12 +127,12 @@ class FakeNamespaceAdmin:
 
 
 def pending_ack(fake_pulsar: FakePulsar, topic: TopicName, subscription: str) -> TopicName:
-    """Where a broker notes what transactions acknowledge in a subscription."""
+    """Create the topic of a subscription's pending acknowledgements by transactions."""
     return fake_pulsar.topic(f"{topic}-{subscription}{_KEPT_WITH_TOPIC}")
 
 
 def change_events(fake_pulsar: FakePulsar, namespace: str) -> TopicName:
-    """Where brokers keep the policies of topics; with a schema."""
+    """Create the topic of topic policies, with a schema."""
     return fake_pulsar.topic(f"persistent://{namespace}/__change_events", TopicPlan(schema_versions=1))
 
 

@@ -1,4 +1,4 @@
-"""Tiered storage in memory, for tests of what decides about offloaded copies.
+"""Tiered storage in memory, for tests of decisions on offloaded copies.
 
 Invariant: the answers are those of the real storages; ``tests/contract/test_offloaded_ledgers.py`` runs one suite on
 all.
@@ -7,7 +7,7 @@ all.
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
+from pulsar_sidecar.features.ledger_deletion.ports import OffloadDeletion
 from pulsar_sidecar.model.errors import DisabledError, OutcomeUnknownError, PermanentError, SidecarError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import OffloadContext
@@ -21,7 +21,7 @@ PARTS = frozenset({"data", "index"})
 
 @dataclass(frozen=True, slots=True)
 class DeleteOffloaded:
-    """One call for a deletion."""
+    """A call of the deletion."""
 
     ledger_id: LedgerId
     context: OffloadContext
@@ -44,11 +44,11 @@ class _Copy:
 
 
 class FakeOffloadedLedgers:
-    """One bucket, of which the sidecar knows, and nothing else.
+    """A single bucket, which the sidecar knows.
 
     Attributes:
-        journal: every call for a deletion, in order; failed ones too.
-        looks: calls of `exists`.
+        journal: all calls of the deletion in order, including failed ones.
+        looks: number of calls of `exists`.
     """
 
     def __init__(self, cluster_name: str = FAKE_CLUSTER) -> None:
@@ -59,11 +59,11 @@ class FakeOffloadedLedgers:
         self._failures: list[SidecarError] = []
         self._lost_answers: list[bool] = []
 
-    # What a test arranges ----------------------------------------------------------------------------------------
+    # Setup by tests ----------------------------------------------------------------------------------------------
 
     @staticmethod
     def context(uid_msb: int = 7, uid_lsb: int = -9) -> OffloadContext:
-        """A context of a complete copy in the one bucket."""
+        """Return the context of a complete copy in the bucket."""
         return OffloadContext(uid_msb, uid_lsb, FAKE_DRIVER, {"bucket": FAKE_BUCKET, "region": "us-east-1"})
 
     def put(
@@ -75,25 +75,25 @@ class FakeOffloadedLedgers:
         parts: Collection[str] = PARTS,
         cluster_name: str | None = None,
     ) -> None:
-        """Have a copy there; with another ``cluster_name`` it is another cluster's."""
+        """Add a copy, of another cluster if ``cluster_name`` is another one."""
         copy = _Copy(managed_ledger, cluster_name or self._cluster_name, set(parts))
         self._copies[_Name(ledger_id, context.uid_msb, context.uid_lsb)] = copy
 
     def cut(self, ledger_id: LedgerId, context: OffloadContext) -> None:
-        """Have a part of the copy be shorter than its index states."""
+        """Make a part of the copy shorter than its index states."""
         self._copies[_Name(ledger_id, context.uid_msb, context.uid_lsb)].cut = True
 
     def parts(self, ledger_id: LedgerId, context: OffloadContext) -> set[str]:
-        """Which of ``data`` and ``index`` are there."""
+        """Return the existing parts of a copy, out of ``data`` and ``index``."""
         copy = self._copies.get(_Name(ledger_id, context.uid_msb, context.uid_lsb))
         return set() if copy is None else set(copy.parts)
 
     def fail_next(self, error: SidecarError, *, times: int = 1) -> None:
-        """Let the next calls raise without any effect."""
+        """Make the next calls raise ``error`` without any effect."""
         self._failures += [error] * times
 
     def lose_answer_next(self, *, applied: bool) -> None:
-        """Let the next call's answer be lost, after it took effect or instead of it."""
+        """Lose the answer of the next call, with or without its effect."""
         self._lost_answers.append(applied)
 
     # The port ----------------------------------------------------------------------------------------------------

@@ -1,19 +1,19 @@
-"""A collector of traces: an HTTP server that takes OTLP as protobuf, and keeps the spans."""
+"""A collector of traces: an HTTP server that receives OTLP as protobuf and keeps the spans."""
 
 import gzip
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
+from tests.fakes.http_servers import Answer, Arrived, http_server
+
 
 @dataclass(frozen=True, slots=True)
 class ReceivedSpan:
-    """Attributes: ``resource`` and ``attributes`` have only texts and numbers; ids are hexadecimal."""
+    """A span; ``resource`` and ``attributes`` have only texts and numbers, ids are hexadecimal."""
 
     name: str
     trace_id: str
@@ -28,7 +28,7 @@ class ReceivedSpan:
 
 @dataclass(slots=True)
 class OtlpReceiver:
-    """Attributes: ``headers`` are the names and values of the requests' headers, in lower case."""
+    """A collector; ``headers`` are names and values of the requests' headers, in lower case."""
 
     url: str
     spans: list[ReceivedSpan] = field(default_factory=list)
@@ -40,34 +40,22 @@ class OtlpReceiver:
 
 @contextmanager
 def receiving() -> Iterator[OtlpReceiver]:
-    """A collector on a free port of this machine."""
+    """Run a collector on a free port of this machine."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.headers.get("Content-Encoding") == "gzip":
-                body = gzip.decompress(body)
-            known = self.path == "/v1/traces" and self.headers["Content-Type"] == "application/x-protobuf"
-            if known:
-                receiver.headers.append({name.lower(): value for name, value in self.headers.items()})
-                receiver.spans.extend(_spans(ExportTraceServiceRequest.FromString(body)))
-            self.send_response(200 if known else 404)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    receiver = OtlpReceiver("")
 
-        def log_message(self, *_: object) -> None:
-            pass
+    def take(arrived: Arrived) -> Answer:
+        headers = {name.lower(): value for name, value in arrived.headers.items()}
+        if arrived.target != "/v1/traces" or headers["content-type"] != "application/x-protobuf":
+            return Answer(404)
+        body = gzip.decompress(arrived.body) if headers.get("content-encoding") == "gzip" else arrived.body
+        receiver.headers.append(headers)
+        receiver.spans.extend(_spans(ExportTraceServiceRequest.FromString(body)))
+        return Answer(200)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    receiver = OtlpReceiver(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with http_server(take) as server:
+        receiver.url = server.url
         yield receiver
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def _spans(request: ExportTraceServiceRequest) -> Iterator[ReceivedSpan]:

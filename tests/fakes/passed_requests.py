@@ -1,4 +1,4 @@
-"""Brokers that take whatever is passed to them, in memory."""
+"""Brokers in memory that accept all passed requests."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -10,7 +10,7 @@ from pulsar_sidecar.model.passed_requests import PassedRequest
 
 @dataclass(frozen=True, slots=True)
 class FakeBrokerAnswer:
-    """What each of them answers."""
+    """The answer of each broker."""
 
     status: int = 200
     headers: Sequence[tuple[bytes, bytes]] = ()
@@ -22,7 +22,7 @@ class FakeBrokerAnswer:
 
 @dataclass(slots=True)
 class FakeBrokers:
-    """`model.passed_requests.Brokers`; ``passed`` has the requests in order, ``failure`` comes instead of answers."""
+    """`model.passed_requests.Brokers`; ``passed`` has the requests in order, ``failure`` replaces answers."""
 
     given: FakeBrokerAnswer = field(default_factory=FakeBrokerAnswer)
     failure: SidecarError | None = None
@@ -36,4 +36,4 @@ class FakeBrokers:
         yield self.given
 
     async def close(self) -> None:
-        """Nothing is on its way."""
+        """Do nothing."""

@@ -1,23 +1,25 @@
-"""What pins are read from, in memory: a store, brokers with loaded topics, bookies with disks."""
+"""Sources of pins in memory: a store, brokers with loaded topics, bookies with disks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
-from pulsar_sidecar.ledger_ownership.paths import (
-    DEFAULT_LEDGERS_ROOT,
-    cursor_path,
-    ledger_path,
-    managed_ledger_path,
-)
-from pulsar_sidecar.ledger_ownership.pins.facts import DueSpan, Retention
-from pulsar_sidecar.ledger_ownership.pins.gathering import Sources
-from pulsar_sidecar.ledger_ownership.pins.ports import BookieFigures, BookieState, Compaction, StoredCopies
-from pulsar_sidecar.ledger_ownership.pins.reading import PinsReader
-from pulsar_sidecar.model.ids import BookieId, LedgerId, Position
+from pulsar_sidecar.features.ledger_deletion.ports import ConnectedClients
+from pulsar_sidecar.features.pins.facts import DueSpan, Retention
+from pulsar_sidecar.features.pins.gathering import Sources
+from pulsar_sidecar.features.pins.obstacles import LoadingPolicies
+from pulsar_sidecar.features.pins.ports import BrokerUsage, StoredCopies
+from pulsar_sidecar.features.pins.reading import PinsReader
+from pulsar_sidecar.features.pins.results import BookieFigures, Compaction
+from pulsar_sidecar.features.pins.sweep import RetentionSweep
+from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import CursorName, TopicName, parse_topic_name
+from pulsar_sidecar.model.topic_stats import TopicInternalStats
+from pulsar_sidecar.ownership.compaction import CompactedLedgers
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, cursor_path, ledger_path, managed_ledger_path
+from pulsar_sidecar.ownership.references import managed_ledger_references
+from pulsar_sidecar.ownership.registrations import BookieState
 
 from tests.fakes.bookkeeper import (
     FakeLedgerEntries,
@@ -29,6 +31,7 @@ from tests.fakes.bookkeeper import (
 from tests.fakes.brokers import FakeLiveOwners
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_index import FakeCursorPositions, FakeLedgerLengths
+from tests.fakes.hooks import Hooks
 from tests.fakes.metadata import FakeMetadataStore
 
 TOPIC = parse_topic_name("persistent://public/default/orders")
@@ -49,13 +52,14 @@ FIGURES = BookieFigures(
 
 @dataclass
 class FakeTrimPolicies:
-    """`TrimPolicies`: one retention, and one lag, for every topic."""
+    """`TrimPolicies` and `PoliciesOnLoading`, the same for all topics."""
 
     found: Retention | Unreadable = field(default_factory=Retention)
     lag_ms: int | Unreadable = -1
     clusters: frozenset[str] | Unreadable = frozenset()
+    loading: LoadingPolicies | Unreadable = field(default_factory=LoadingPolicies)
     asked: list[TopicName] = field(default_factory=list)
-    """Whose retention."""
+    """Topics whose retention was read."""
 
     def retention(self, topic: TopicName) -> Retention | Unreadable:
         self.asked.append(topic)
@@ -67,10 +71,13 @@ class FakeTrimPolicies:
     def replicated_to(self, topic: TopicName) -> frozenset[str] | Unreadable:
         return self.clusters
 
+    def on_loading(self, topic: TopicName) -> LoadingPolicies | Unreadable:
+        return self.loading
+
 
 @dataclass
 class FakeDueTimes:
-    """`DueTimesOfCursors`, as a test gives them."""
+    """`DueTimesOfCursors` from a test."""
 
     firsts: dict[Position, int] = field(default_factory=dict)
     held: dict[LedgerId, tuple[DueSpan, ...]] = field(default_factory=dict)
@@ -84,7 +91,7 @@ class FakeDueTimes:
 
 @dataclass
 class FakeBookies:
-    """`Bookies`: their figures, which are down, and the ledgers whose entries they still have."""
+    """`Bookies` with figures, with stopped bookies, and with the ledgers whose entries they still have."""
 
     read: dict[BookieId, BookieFigures | Unreadable] = field(default_factory=dict)
     stored: dict[LedgerId, StoredCopies] = field(default_factory=dict)
@@ -100,8 +107,48 @@ class FakeBookies:
         return {bookie: self.read.get(bookie, Unreadable("it is down")) for bookie in bookies}
 
 
+class FakeTrimming:
+    """`TopicTrimming` and `BrokerUsages`: brokers that delete the ledgers that a test names.
+
+    Attributes:
+        deletes: ledgers that a trim deletes, by topic.
+        connected: number of clients, by topic.
+        usage: most used resource.
+        hooks: arrivals at ``trim`` and ``unload``.
+    """
+
+    def __init__(self, store: FakeMetadataStore, owners: FakeLiveOwners) -> None:
+        self._store, self._owners = store, owners
+        self.deletes: dict[TopicName, tuple[int, ...]] = {}
+        self.connected: dict[TopicName, int] = {}
+        self.usage = BrokerUsage("broker-1", "CPU", 20.0)
+        self.hooks = Hooks()
+        self.trimmed: list[TopicName] = []
+
+    def busiest(self) -> BrokerUsage:
+        return self.usage
+
+    def trim(self, topic: TopicName) -> None:
+        self._owners.load(topic, TopicInternalStats({}, Position(LedgerId(-1), EntryId(-1)), broker="broker-1"))
+        self.hooks.arrive("trim")
+        self.trimmed.append(topic)
+        path = managed_ledger_path(topic.managed_ledger_name)
+        node, gone = self._store.read(path), self.deletes.get(topic, ())
+        assert node is not None
+        self._store.put(path, managed_ledger_bytes(managed_ledger_references(node.data).ledgers.keys() - {*gone}))
+        for ledger_id in gone:
+            self._store.delete(ledger_path(LedgerId(ledger_id)))
+
+    def unload(self, topic: TopicName) -> None:
+        self.hooks.arrive("unload")
+        self._owners.unload(topic)
+
+    def clients(self, topic: TopicName) -> ConnectedClients:
+        return ConnectedClients(consumers=self.connected.get(topic, 0))
+
+
 class PinnedCluster:
-    """A cluster in memory, and a reader of what pins its ledgers."""
+    """A cluster in memory, and a reader of its pins."""
 
     def __init__(self) -> None:
         self.store, self.owners, self.clock = FakeMetadataStore(), FakeLiveOwners(), FakeClock()
@@ -113,9 +160,17 @@ class PinnedCluster:
             DEFAULT_LEDGERS_ROOT,
         )  # fmt: skip
         self.reader = PinsReader(self.sources, self.bookies)
+        self.own("public/default", "other/ns")
+        self.brokers = FakeTrimming(self.store, self.owners)
+        self.sweep = RetentionSweep(self.sources, self.policies, self.brokers, self.brokers)
+
+    def own(self, *namespaces: str, url: str | None = "http://broker-1:8080") -> None:
+        """Make a broker own the bundle of these namespaces' policies, or none."""
+        for namespace in namespaces:
+            self.owners.own(parse_topic_name(f"{namespace}/__change_events"), url)
 
     def topic(self, *ledger_ids: int, topic: TopicName = TOPIC, properties: Mapping[str, str] | None = None) -> None:
-        """Its list, and BookKeeper's metadata of each ledger; all but the last are closed with 1,000 bytes."""
+        """Add a topic's list and its ledgers' metadata; all ledgers but the last are closed with 1,000 bytes."""
         name = topic.managed_ledger_name
         self.store.put(managed_ledger_path(name), managed_ledger_bytes(ledger_ids, properties=properties))
         for ledger_id in ledger_ids:

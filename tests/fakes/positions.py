@@ -1,4 +1,4 @@
-"""Sets of positions as tests write them down."""
+"""Builders of sets of positions."""
 
 from collections.abc import Iterable
 
@@ -7,6 +7,6 @@ from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
 
 
 def with_positions(ranges: PositionRanges, positions: Iterable[Position]) -> PositionRanges:
-    """The set and these positions; the mark-delete position stays where it is."""
+    """Return the set with these positions added, and the same mark-delete position."""
     added = (EntryRange(position.ledger_id, position.entry_id, position.entry_id) for position in positions)
     return PositionRanges(ranges.mark_delete, (*ranges, *added))

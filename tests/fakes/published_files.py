@@ -1,19 +1,19 @@
-"""What publishing a file needs beside brokers: a checkpoint in memory, and topics read back from fake brokers."""
+"""Fakes for publishing a file: a checkpoint in memory, and tails of fake brokers' topics."""
 
 from dataclasses import dataclass
 
-from pulsar_sidecar.deduplication.publishing.checkpoint import Checkpoint, checkpoint_of
-from pulsar_sidecar.deduplication.publishing.resume import StoredRecord, Tail
-from pulsar_sidecar.deduplication.verifying.rows import payload_hash
+from pulsar_sidecar.features.publishing.checkpoint import Checkpoint, checkpoint_of
+from pulsar_sidecar.features.publishing.resume import StoredRecord, Tail
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.payloads import payload_hash
 
 from tests.fakes.deduplicating_broker import FakeDeduplicatingBrokers
 
 
 @dataclass(slots=True)
 class FakeCheckpoints:
-    """`CheckpointStore`; as text, like a file."""
+    """`CheckpointStore` with its checkpoint as text, like a file."""
 
     text: str | None = None
     written: int = 0
@@ -28,7 +28,7 @@ class FakeCheckpoints:
 
 @dataclass(slots=True)
 class FakeTails:
-    """`TopicTails` of what fake brokers have stored; what is still being written is not there yet."""
+    """`TopicTails` of the entries that fake brokers have stored, without pending ones."""
 
     brokers: FakeDeduplicatingBrokers
     reads: int = 0

@@ -1,14 +1,20 @@
-"""A little Pulsar in memory: topics, the brokers that own and delete them, and what must hold afterwards.
+"""A small Pulsar in memory: topics, the brokers that own and delete them, and its invariants.
 
 Invariant: a broker here changes metadata and ledgers in the order of a 4.0.8 broker, one step at a time, and may die
-before any of them. Deletions by the sidecar are watched: one of a ledger that anything references is noted at once.
+before any of them. The fake watches deletions by the sidecar, and records that of a referenced ledger at once.
 """
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.ledger_ownership.paths import (
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.model.ledgers import LedgerState, OffloadContext
+from pulsar_sidecar.model.metadata import DeletionResult, GuardedDeletion, Node, always
+from pulsar_sidecar.model.names import CursorName, SchemaId, TopicName, encode_cursor, java_url_decode, parse_topic_name
+from pulsar_sidecar.model.position_ranges import PositionRanges
+from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR, Cursor, TopicInternalStats
+from pulsar_sidecar.ownership.paths import (
     MANAGED_LEDGERS,
     SCHEMAS,
     available_bookies_path,
@@ -20,20 +26,14 @@ from pulsar_sidecar.ledger_ownership.paths import (
     partitioned_topic_path,
     schema_path,
 )
-from pulsar_sidecar.ledger_ownership.places import topic_of_schema
-from pulsar_sidecar.ledger_ownership.references import (
+from pulsar_sidecar.ownership.places import topic_of_schema
+from pulsar_sidecar.ownership.references import (
     CursorReferences,
     cursor_references,
     managed_ledger_references,
     schema_references,
 )
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
-from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
-from pulsar_sidecar.model.ledgers import LedgerState, OffloadContext
-from pulsar_sidecar.model.metadata import DeletionResult, GuardedDeletion, Node, always
-from pulsar_sidecar.model.names import CursorName, SchemaId, TopicName, encode_cursor, java_url_decode, parse_topic_name
-from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR, Cursor, TopicInternalStats
+from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
 
 from tests.fakes.bookkeeper import (
     FakeLedgerEntries,
@@ -62,7 +62,7 @@ YEAR_MS = 365 * 24 * 3_600_000
 
 
 class FakePulsarClock(FakeClock):
-    """A sidecar's clock; the metadata store's goes with it."""
+    """A sidecar's clock, which advances the metadata store's too."""
 
     def __init__(self, store: FakeMetadataStore) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class FakePulsarClock(FakeClock):
 
 
 class WatchedStore(FakeMetadataStore):
-    """Reports every ledger that a sidecar deletes to the fake Pulsar."""
+    """A store that reports ledgers deleted by a sidecar to the fake Pulsar."""
 
     watcher: Callable[[LedgerId], None] | None = None
 
@@ -90,14 +90,14 @@ class WatchedStore(FakeMetadataStore):
         return results
 
     def other_session(self) -> "WatchedStore":
-        """Another sidecar's session, watched as well."""
+        """Return another sidecar's session, also watched."""
         other = WatchedStore(self._tree)
         other.watcher = self.watcher
         return other
 
 
 class FakePulsarOwners(FakeLiveOwners):
-    """Answers with what the fake brokers have loaded."""
+    """Owners from the topics that the fake brokers have loaded."""
 
     def __init__(self, fake_pulsar: "FakePulsar") -> None:
         super().__init__()
@@ -114,7 +114,7 @@ BEFORE_EVERYTHING = Position(LedgerId(-1), EntryId(-1))
 
 @dataclass(slots=True)
 class TopicPlan:
-    """What a topic consists of; numbers are counts of ledgers, ``offloaded`` are places in the list."""
+    """Parts of a topic; numbers are counts of ledgers, ``offloaded`` has indexes in the list."""
 
     ledgers: int = 3
     subscriptions: Sequence[str] = ("sub",)
@@ -130,14 +130,14 @@ class TopicPlan:
 
 @dataclass(slots=True)
 class FakePulsar:
-    """The metadata store, the bookies, the brokers and the topics of the service, all in one process.
+    """The metadata store, the bookies, the brokers and the topics of the service in one process.
 
     Attributes:
         loaded: topics that a broker has loaded.
-        die_at: the broker's step, counted from 0, before which it is killed; None: it lives.
-        broker_steps: how many steps brokers have taken.
+        die_at: number, from 0, of the step before which the broker is killed; None if it survives.
+        broker_steps: number of steps that brokers have taken.
         removed_by_brokers: ledgers that brokers deleted themselves, maybe before their references.
-        violations: ledgers that a sidecar deleted while something referenced them.
+        violations: ledgers that a sidecar deleted while they were referenced.
     """
 
     store: WatchedStore = field(default_factory=WatchedStore)
@@ -167,7 +167,7 @@ class FakePulsar:
         self.store.put(instance_id_path(), INSTANCE_ID.encode())
         self.store.put(f"{available_bookies_path()}/bookie:3181")
 
-    # --- making things -------------------------------------------------------------------------------------------
+    # --- builders ------------------------------------------------------------------------------------------------
 
     def ledger(
         self,
@@ -177,14 +177,14 @@ class FakePulsar:
         age_ms: int = YEAR_MS,
         ledger_id: int | None = None,
     ) -> LedgerId:
-        """A ledger that nothing references yet."""
+        """Create a ledger without a reference."""
         created = LedgerId(self._next_id() if ledger_id is None else ledger_id)
         created_ms = self.clock.now_ms() - age_ms
         self.store.put(ledger_path(created), ledger_metadata_bytes(state, custom_metadata), created_ms=created_ms)
         return created
 
     def topic(self, name: str, plan: TopicPlan | None = None) -> TopicName:
-        """A topic with everything in the plan, not loaded."""
+        """Create an unloaded topic with all parts of the plan."""
         topic = parse_topic_name(name)
         plan = plan or TopicPlan()
         ids = [self._data_ledger(topic, plan, place) for place in range(plan.ledgers)]
@@ -204,7 +204,7 @@ class FakePulsar:
         return topic
 
     def partitioned_topic(self, name: str, partitions: int, plan: TopicPlan | None = None) -> TopicName:
-        """A partitioned topic; the plan is each partition's, except for the schema, which they share."""
+        """Create a partitioned topic with the plan for each partition, except the common schema."""
         topic = parse_topic_name(name)
         each = plan or TopicPlan()
         versions, each.schema_versions = each.schema_versions, 0
@@ -217,7 +217,7 @@ class FakePulsar:
         return topic
 
     def shadow(self, name: str, source: TopicName, *, spelled: str | None = None) -> TopicName:
-        """A shadow with a copy of the source's list, offload contexts included, and a cursor of its own."""
+        """Create a shadow with its own cursor and a copy of the source's list, including offload contexts."""
         topic = parse_topic_name(name)
         node = self._node(managed_ledger_path(source.managed_ledger_name))
         listed = managed_ledger_references(node.data).ledgers
@@ -231,14 +231,14 @@ class FakePulsar:
         return topic
 
     def partitioned_shadow(self, name: str, source: TopicName, partitions: int) -> TopicName:
-        """A shadow of a partitioned source; none of its partitions has been loaded yet."""
+        """Create a shadow of a partitioned source, without loaded partitions."""
         topic = parse_topic_name(name)
         data = {"partitions": partitions, "deleted": False, "properties": {SHADOW_SOURCE: str(source)}}
         self.store.put(partitioned_topic_path(topic), json.dumps(data, separators=(",", ":")).encode())
         return topic
 
     def cursor(self, topic: TopicName, subscription: str, plan: TopicPlan | None = None) -> None:
-        """A subscription's cursor, open with a ledger of its own unless the plan closes it."""
+        """Create a subscription's cursor, open with its own ledger unless the plan closes it."""
         plan = plan or TopicPlan()
         name = topic.managed_ledger_name
         buckets = {
@@ -252,7 +252,7 @@ class FakePulsar:
         self.store.put(cursor_path(name, encode_cursor(subscription)), cursor_bytes(own, buckets=buckets))
 
     def compact(self, topic: TopicName, *, closed: bool = False, age_ms: int = YEAR_MS) -> LedgerId:
-        """Write a new compacted ledger and point the ``__compaction`` cursor at it; the former one stays behind."""
+        """Create a compacted ledger and point the ``__compaction`` cursor to it; the former one stays."""
         compacted = self.ledger(compacted_custom_metadata(str(topic)), age_ms=age_ms)
         path = cursor_path(topic.managed_ledger_name, COMPACTION_CURSOR)
         node = self.store.peek(path)
@@ -267,20 +267,20 @@ class FakePulsar:
         return compacted
 
     def append_position(self, cursor_ledger: LedgerId, compacted: LedgerId | None) -> None:
-        """A broker writes a cursor's position, with the compacted ledger's id if it has one."""
+        """Write a cursor's position like a broker, with the compacted ledger's id if any."""
         positions = self._positions.setdefault(cursor_ledger, [])
         self.entries.put(cursor_ledger, position_entry(compacted), first_entry_id=len(positions))
         positions.append(compacted)
 
     def schema(self, topic: TopicName, versions: int, *, age_ms: int = YEAR_MS) -> list[LedgerId]:
-        """A schema with so many versions, each with its ledger."""
+        """Create a schema with ``versions`` versions, each with its ledger."""
         custom = schema_custom_metadata(topic.schema_id)
         ids = [self.ledger(custom, age_ms=age_ms) for _ in range(versions)]
         self.store.put(schema_path(topic.schema_id), schema_locator_bytes(ids))
         return ids
 
     def rollover(self, topic: TopicName) -> LedgerId:
-        """A broker opens a new ledger at the end of the topic's list."""
+        """Append a new open ledger to the topic's list like a broker."""
         path = managed_ledger_path(topic.managed_ledger_name)
         node = self._node(path)
         fresh = self.ledger(data_custom_metadata(topic.managed_ledger_name), state=LedgerState.OPEN, age_ms=0)
@@ -288,7 +288,7 @@ class FakePulsar:
         return fresh
 
     def trim(self, topic: TopicName, count: int, *, dies_between: bool = False) -> list[LedgerId]:
-        """A broker shortens the list, then deletes the ledgers, unless it dies in between."""
+        """Trim like a broker: shorten the list, then delete the ledgers unless the broker dies between the two."""
         path = managed_ledger_path(topic.managed_ledger_name)
         ids = list(managed_ledger_references(self._node(path).data).ledgers)
         self.store.put(path, managed_ledger_bytes(ids[count:]))
@@ -298,61 +298,61 @@ class FakePulsar:
         return ids[:count]
 
     def load(self, topic: TopicName) -> None:
-        """A broker has the topic loaded from now on."""
+        """Load the topic on a broker."""
         self.loaded.add(topic)
 
     def kill_broker(self) -> None:
-        """Everything is unloaded; the next broker lives."""
+        """Unload everything; the next broker survives."""
         self.loaded.clear()
         self.die_at = None
 
     def context(self, ledger_id: int, *, deleted: bool) -> OffloadContext:
-        """The offload attempt of a ledger."""
+        """Return the offload context of a ledger."""
         base = self.offloaded.context(uid_msb=ledger_id)
         return OffloadContext(
             base.uid_msb, base.uid_lsb, base.driver_name, base.driver_metadata, bookkeeper_deleted=deleted
         )
 
-    # --- what brokers do to ledgers and nodes --------------------------------------------------------------------
+    # --- brokers' changes of ledgers and nodes -------------------------------------------------------------------
 
     def delete_by_broker(self, deletion: TopicDeletion) -> None:
-        """What a broker does when it is asked, one step at a time; `OutcomeUnknownError` when it dies on the way."""
+        """Delete like a broker, one step at a time; raise `OutcomeUnknownError` if it dies meanwhile."""
         delete_topic(self, deletion)
 
     def listed_at(self, path: str) -> list[LedgerId]:
-        """The list in a managed ledger's node, empty without one."""
+        """Return the list in a managed ledger's node, empty without a node."""
         node = self.store.peek(path)
         return list(managed_ledger_references(node.data).ledgers) if node else []
 
     def remove_ledger(self, ledger_id: LedgerId) -> None:
-        """BookKeeper's own delete, by a broker; one that is gone already is no error."""
+        """Delete a ledger like a broker by BookKeeper's client; idempotent."""
         self.removed_by_brokers.add(ledger_id)
         self.remove_node(ledger_path(ledger_id))
 
     def remove_node(self, path: str) -> None:
-        """Remove a node, whether it is still there or not."""
+        """Remove a node if it exists."""
         if self.store.peek(path) is not None:
             self.store.remove(path)
 
-    # --- what is there -------------------------------------------------------------------------------------------
+    # --- inspection ----------------------------------------------------------------------------------------------
 
     def ledgers(self) -> set[LedgerId]:
-        """Every ledger that exists."""
+        """Return all existing ledgers."""
         found = (ledger_id_of_path(path) for path in self.store.paths())
         return {ledger_id for ledger_id in found if ledger_id is not None}
 
     def listed(self, topic: TopicName) -> list[LedgerId]:
-        """The topic's own list."""
+        """Return the topic's own list."""
         return self.listed_at(managed_ledger_path(topic.managed_ledger_name))
 
     def cursors(self, topic: TopicName) -> dict[CursorName, CursorReferences]:
-        """The topic's cursors, as in their nodes."""
+        """Return the topic's cursors from their nodes."""
         prefix = managed_ledger_path(topic.managed_ledger_name) + "/"
         paths = [path for path in self.store.paths() if path.startswith(prefix)]
         return {CursorName(path.removeprefix(prefix)): cursor_references(self._node(path).data) for path in paths}
 
     def compacted(self, cursor: CursorReferences) -> frozenset[LedgerId]:
-        """What the compaction cursor's newest positions reference; nothing once its ledger is gone."""
+        """Return the references of the compaction cursor's newest positions; none if its ledger is gone."""
         if cursor.cursor_ledger is None:
             positions = [cursor.compacted_ledger]
         elif self.store.peek(ledger_path(cursor.cursor_ledger)) is None:
@@ -362,7 +362,7 @@ class FakePulsar:
         return frozenset(ledger_id for ledger_id in positions[-2:] if ledger_id is not None)
 
     def referenced(self) -> dict[LedgerId, str]:
-        """Every referenced ledger and one node that references it."""
+        """Return every referenced ledger with one node that references it."""
         found: dict[LedgerId, str] = {}
         for path in self.store.paths():
             data = self._node(path).data
@@ -386,7 +386,7 @@ class FakePulsar:
         return ids | (self.compacted(cursor) if parts[-1] == COMPACTION_CURSOR else frozenset())
 
     def view(self, topic: TopicName) -> TopicInternalStats:
-        """What the broker that has the topic loaded answers about it."""
+        """Return the internal stats of the topic's broker."""
         cursors = self.cursors(topic)
         compacted = self.compacted(cursors[COMPACTION_CURSOR]) if COMPACTION_CURSOR in cursors else frozenset()
         listed = self.listed(topic)
@@ -403,7 +403,7 @@ class FakePulsar:
         )
 
     def leftover_schemas(self) -> list[str]:
-        """The nodes of schemas of which neither a ledger nor a topic is left."""
+        """Return the nodes of schemas without a ledger and without a topic."""
         paths = self.store.paths()
         nodes = [self._node(path) for path in paths if path.startswith(f"{SCHEMAS}/")]
         gone = [node for node in nodes if node.data and not self.ledgers() & schema_references(node.data)]
@@ -415,7 +415,7 @@ class FakePulsar:
         return any(self.store.peek(path) for path in paths)
 
     def dangling(self) -> set[LedgerId]:
-        """Referenced ledgers that do not exist although no broker deleted them: the one thing that must never be."""
+        """Return dangling references that no broker caused, which must never exist."""
         return self.referenced().keys() - self.ledgers() - self.removed_by_brokers
 
     # --- inside --------------------------------------------------------------------------------------------------

@@ -1,13 +1,8 @@
-"""A message that is to be published again, and two sidecars that may be asked to."""
+"""A message to reschedule, and two sidecars."""
 
-from pulsar_sidecar.delayed_delivery.cancel.requests import (
-    CancellationStatus,
-    CancelOptions,
-    Cause,
-    Rescheduled,
-    Target,
-)
-from pulsar_sidecar.delayed_delivery.ports import EntryFacts
+from pulsar_sidecar.backlog.ports import EntryFacts
+from pulsar_sidecar.features.delayed_messages.cancel.requests import CancelOptions, Target
+from pulsar_sidecar.features.delayed_messages.results import CancellationStatus, Cause, RescheduleResult
 from pulsar_sidecar.model.ids import Position
 
 from tests.fakes.delayed_messages import TOPIC, FakeCluster, FakeSidecar, FakeSubscription, at
@@ -17,7 +12,7 @@ NEW_MS = 60_000
 
 
 class Rescheduling:
-    """A topic with a few messages, a sidecar, and another one."""
+    """A topic with a few messages, and two sidecars."""
 
     def __init__(self, messages: int = 2) -> None:
         self.cluster = FakeCluster()
@@ -26,15 +21,15 @@ class Rescheduling:
         self.begin_ms = self.cluster.clock.now_ms()
         self.sidecar, self.other = FakeSidecar(self.cluster), FakeSidecar(self.cluster)
 
-    def expedite(self, entry: int = 0, sidecar: FakeSidecar | None = None) -> Rescheduled:
+    def expedite(self, entry: int = 0, sidecar: FakeSidecar | None = None) -> RescheduleResult:
         return self._reschedule(entry, None, sidecar)
 
-    def reschedule(self, entry: int = 0, sidecar: FakeSidecar | None = None, in_ms: int = NEW_MS) -> Rescheduled:
+    def reschedule(self, entry: int = 0, sidecar: FakeSidecar | None = None, in_ms: int = NEW_MS) -> RescheduleResult:
         return self._reschedule(entry, self.begin_ms + in_ms, sidecar)
 
-    def _reschedule(self, entry: int, deliver_at_ms: int | None, sidecar: FakeSidecar | None) -> Rescheduled:
+    def _reschedule(self, entry: int, deliver_at_ms: int | None, sidecar: FakeSidecar | None) -> RescheduleResult:
         target = Target(at(entry), self.begin_ms + DUE_MS)
-        return (sidecar or self.sidecar).room.reschedule(TOPIC, target, deliver_at_ms, CancelOptions())
+        return (sidecar or self.sidecar).feature.reschedule(TOPIC, target, deliver_at_ms, CancelOptions())
 
     def live(self, milliseconds: int = DUE_MS + 20_000, step_ms: int = 1_000) -> None:
         for _ in range(0, milliseconds, step_ms):
@@ -50,7 +45,7 @@ class Rescheduling:
         )
 
 
-def only(done: Rescheduled) -> tuple[CancellationStatus, Cause | None]:
-    """The only verdict."""
-    (verdict,) = done.outcome.results
-    return verdict.status, verdict.cause
+def only(done: RescheduleResult) -> tuple[CancellationStatus, Cause | None]:
+    """Return the only verdict."""
+    (verdict,) = done.outcome.verdicts
+    return verdict.proof, verdict.cause

@@ -1,28 +1,28 @@
 """Stock 4.0.8 brokers and shadow topics (PIP-180), in memory.
 
-Invariant: a broker here deletes whatever a topic's managed ledger lists, as it has it in memory or else as the node has
-it, and lists a source's ledgers whenever it loads a shadow of a source that exists. ``destroyed`` is what that cost.
-A load has two moments: the broker reads which source the topic has, and later opens its managed ledger with that.
+Invariant: a broker here deletes all ledgers in a topic's list, from memory or else from the node, and lists a source's
+ledgers whenever it loads a shadow of an existing source. ``destroyed`` has the ledgers that this cost. A load has two
+steps: the broker reads the topic's source, and later opens the managed ledger with it.
 """
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from pulsar_sidecar.ledger_deletion.ports import ConnectedClients
-from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
-from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.features.ledger_deletion.ports import ConnectedClients
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.topic_stats import TopicInternalStats
+from pulsar_sidecar.ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ownership.references import managed_ledger_references
+from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
 
 from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.fakes.metadata import FakeMetadataStore
 
 
 class ShadowBrokers:
-    """`ledger_deletion.ports.TopicAdmin` and `LiveOwners`, over a store with topics in it."""
+    """`ledger_deletion.ports.TopicAdmin` and `LiveOwners` over a store with topics."""
 
     def __init__(self, store: FakeMetadataStore) -> None:
         self.store = store
@@ -35,19 +35,19 @@ class ShadowBrokers:
         self.asked: list[str] = []
         self.policy_is_late = False
         self.unloads_missed = 0
-        """So many unloads meet a broker that has just lost the topic's bundle; another one keeps it loaded."""
+        """Number of unloads that reach a broker without the topic's bundle, while another one keeps it loaded."""
         self.replicators_linger = False
-        """Unloading a source does not disconnect its replicators yet."""
+        """True if the unload of a source leaves its replicators connected."""
         self.after_deletion: Callable[[TopicName], None] = lambda _: None
         self._loaded: dict[TopicName, tuple[LedgerId, ...]] = {}
         self._loading: dict[TopicName, str | None] = {}
         self._with_backlog: set[TopicName] = set()
         self._next_ledger_id = 100
 
-    # --- what a test arranges ----------------------------------------------------------------------------------------
+    # --- setup by tests ----------------------------------------------------------------------------------------------
 
     def source(self, name: str, ledgers: int = 3) -> TopicName:
-        """A topic with ledgers of its own, and a subscription that needs them all."""
+        """Create a topic with its own ledgers, and a subscription that needs all of them."""
         topic = parse_topic_name(name)
         self._with_backlog.add(topic)
         ids = [LedgerId(self._next_ledger_id + place) for place in range(ledgers)]
@@ -58,7 +58,7 @@ class ShadowBrokers:
         return topic
 
     def shadow(self, name: str, source: TopicName, *, partitions: int | None = None) -> TopicName:
-        """A shadow that was loaded once; with partitions, the property stands in the partitioned topic's node only."""
+        """Create a shadow loaded once; with partitions only the partitioned topic's node has the property."""
         topic = parse_topic_name(name)
         if partitions is not None:
             document = {"partitions": partitions, "deleted": False, "properties": {SHADOW_SOURCE: str(source)}}
@@ -73,19 +73,19 @@ class ShadowBrokers:
         return topic
 
     def listed(self, topic: TopicName) -> tuple[LedgerId, ...] | None:
-        """A managed ledger's list; None without its node."""
+        """Return a managed ledger's list; None without its node."""
         node = self.store.peek(managed_ledger_path(topic.managed_ledger_name))
         return None if node is None else tuple(managed_ledger_references(node.data).ledgers)
 
     # --- loading -----------------------------------------------------------------------------------------------------
 
     def begin_load(self, topic: TopicName) -> None:
-        """A broker reads which source the topic has."""
+        """Begin a load: a broker reads the topic's source."""
         if topic not in self._loaded and topic not in self._loading and self.listed(topic) is not None:
             self._loading[topic] = self._property(topic)
 
     def end_load(self, topic: TopicName) -> None:
-        """It opens the managed ledger; a shadow lists its source's ledgers anew, and is trimmed."""
+        """End a load: the broker opens the managed ledger; a shadow lists its source's ledgers again and is trimmed."""
         if topic not in self._loading:
             return
         spelled = self._loading.pop(topic)
@@ -103,13 +103,13 @@ class ShadowBrokers:
             self._destroy(listed[:-1])
 
     def load(self, topic: TopicName) -> bool:
-        """A client needs the topic; whether it is loaded now."""
+        """Load the topic for a client; return True if it is loaded now."""
         self.begin_load(topic)
         self.end_load(topic)
         return topic in self._loaded
 
     def replicate(self) -> None:
-        """The sources' replicators that are connected publish, and create a shadow's name again if it is gone."""
+        """Publish from the sources' connected replicators, which recreates deleted shadows."""
         for shadow in self.replicating:
             path = managed_ledger_path(shadow.managed_ledger_name)
             if self.store.peek(path) is None:

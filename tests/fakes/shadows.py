@@ -1,18 +1,18 @@
-"""The shadow topics of a store in memory, always as they are: what `ShadowIndex` knows once it is complete."""
+"""The current shadow topics of a store in memory, like a complete `ShadowIndex`."""
 
 from collections.abc import Collection, Sequence
 
-from pulsar_sidecar.ledger_deletion.topic_deletion.known_shadows import KnownShadows, UnreadNode
-from pulsar_sidecar.ledger_ownership.paths import is_topic_node
-from pulsar_sidecar.ledger_ownership.shadows import Shadow
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.known_shadows import KnownShadows, UnreadNode
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.paths import is_topic_node
+from pulsar_sidecar.ownership.shadows import Shadow
 
 from tests.fakes.hooks import Hooks
 from tests.fakes.metadata import FakeMetadataStore
 
 
 class FakeShadows:
-    """`Shadows` and `AllShadows`; reads the store without a hook or a journal entry of its."""
+    """`Shadows`, which reads the store without its hooks and journal."""
 
     def __init__(self, store: FakeMetadataStore) -> None:
         self.hooks = Hooks()

@@ -1,11 +1,11 @@
-"""Entries as clients make them and brokers store them: batches, compressed or not, and chunks."""
+"""Entries as clients send and brokers store them: plain and compressed batches, and chunks."""
 
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 
 import cramjam
-from pulsar_sidecar.wire import PulsarApi_pb2 as api
+from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 
 COMPRESSORS: Mapping[str, Callable[[bytes], bytes]] = {
     "NONE": lambda plain: plain,
@@ -17,7 +17,7 @@ COMPRESSORS: Mapping[str, Callable[[bytes], bytes]] = {
 
 
 def stored_message(payload: bytes, compression: str = "NONE", **fields: object) -> bytes:
-    """One message; ``fields`` are those of its metadata."""
+    """Return a message with ``fields`` in its metadata."""
     metadata = api.MessageMetadata(**{"producer_name": "p", "sequence_id": 3, "publish_time": 5, **fields})  # type: ignore[arg-type]
     metadata.compression = api.CompressionType.Value(compression)
     if not metadata.uncompressed_size:
@@ -27,7 +27,7 @@ def stored_message(payload: bytes, compression: str = "NONE", **fields: object) 
 
 
 def stored_batch(messages: Sequence[tuple[int | None, bytes]], compression: str = "NONE", **fields: object) -> bytes:
-    """A batch of sequence ids and payloads; a None is a message that carries no id of its own."""
+    """Return a batch of sequence ids and payloads; None for a message without its own id."""
     parts = []
     for sequence_id, payload in messages:
         head = api.SingleMessageMetadata(payload_size=len(payload), sequence_id=sequence_id).SerializeToString()

@@ -1,10 +1,10 @@
-"""Messages as the fake topics store them, with a broker's deduplication by producer name and sequence id (PIP-6)."""
+"""Stored messages of the fake topics, with a broker's deduplication by producer name and sequence id (PIP-6)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from pulsar_sidecar.ledger_deletion.ports import (
+from pulsar_sidecar.features.ledger_deletion.ports import (
     SYSTEM_NAMESPACE,
     DeletionTopic,
     Delivery,
@@ -16,7 +16,7 @@ from pulsar_sidecar.model.errors import InvalidInputError
 
 @dataclass(slots=True)
 class StoredMessage:
-    """One message of a topic; ``deliver_at_ms`` is None for one that is delivered at once."""
+    """A message of a topic; ``deliver_at_ms`` is None without a delay."""
 
     message_id: str
     topic: str
@@ -49,7 +49,7 @@ class StoredMessage:
 
 @dataclass(slots=True)
 class MessageLog:
-    """One partition or unpartitioned topic."""
+    """A partition or an unpartitioned topic."""
 
     uri: str
     ledger_id: int

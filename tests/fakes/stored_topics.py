@@ -1,4 +1,4 @@
-"""A topic as it is stored: its list of ledgers, their metadata, and a bookie that listens and has their entries."""
+"""A stored topic: its list of ledgers, their metadata, and a listening bookie with their entries."""
 
 from collections.abc import Sequence
 from types import TracebackType
@@ -7,12 +7,12 @@ from typing import Self
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.topic_entries import BookieTopicEntries
-from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
 from pulsar_sidecar.model.clocks import Clock, Pace
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
-from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
+from pulsar_sidecar.ownership.paths import ledger_path, managed_ledger_path
+from pulsar_sidecar.protobuf import MLDataFormats_pb2 as ml
 
 from tests.fakes.bookie_servers import FakeBookie
 from tests.fakes.bookkeeper import ledger_metadata_bytes
@@ -23,7 +23,7 @@ CLOSED_MS = 1_700_000_000_000
 
 
 class StoredTopic:
-    """Ledgers are added in order, the last of them open; what is read of them goes over real sockets."""
+    """A topic whose ledgers are added in order, the last one open, and read over real sockets."""
 
     def __init__(self, name: str = "persistent://public/default/orders") -> None:
         self.name: TopicName = parse_topic_name(name)
@@ -41,7 +41,7 @@ class StoredTopic:
         last_confirmed: int = -1,
         bookie: str | None = None,
     ) -> ml.ManagedLedgerInfo.LedgerInfo:
-        """A ledger with these entries; ``last_confirmed`` is what their writer knew to be acknowledged."""
+        """Add a ledger with these entries; ``last_confirmed`` is the last entry acknowledged to the writer."""
         for entry_id, payload in enumerate(payloads):
             self.bookie.store(ledger_id, entry_id, payload, last_confirmed=last_confirmed)
         metadata = ledger_metadata_bytes(
@@ -59,7 +59,7 @@ class StoredTopic:
         return listed
 
     def offload(self, listed: ml.ManagedLedgerInfo.LedgerInfo, *, in_bookkeeper: bool = False) -> None:
-        """Move the ledger to tiered storage, where nothing is read."""
+        """Move the ledger to tiered storage, which the sidecar does not read."""
         context = listed.offloadContext
         context.uidMsb, context.uidLsb, context.complete, context.bookkeeperDeleted = 1, 2, True, not in_bookkeeper
         context.driverMetadata.name = "aws-s3"

@@ -8,7 +8,7 @@ from pulsar_sidecar.model.permissions import NamespacePermissions
 
 @dataclass(slots=True)
 class FakeTenantPolicies:
-    """Raises ``failure`` if it is set; ``asked`` has the tenants and namespaces in order."""
+    """Policies that raise ``failure`` if set; ``asked`` has the tenants and namespaces in order."""
 
     admins: dict[str, frozenset[str]] = field(default_factory=dict)
     granted: dict[str, NamespacePermissions] = field(default_factory=dict)

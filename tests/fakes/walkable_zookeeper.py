@@ -1,6 +1,6 @@
-"""A ZooKeeper server's side of a walk, in memory: it answers multi-reads and syncs byte for byte, and lies on request.
+"""A ZooKeeper server in memory for walks: it answers multi-reads and syncs byte for byte, and lies on request.
 
-It stands where a kazoo session would stand, so the walk's own requests and decoding are what is tested.
+It replaces a kazoo session, so that tests cover the walk's own requests and decoding.
 """
 
 import struct
@@ -12,13 +12,13 @@ from typing import Any
 
 from kazoo.exceptions import ConnectionLoss
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
-from pulsar_sidecar.adapters.metadata.multiread import GET_CHILDREN, GET_DATA, MultiOperations, Sync
-from pulsar_sidecar.adapters.metadata.node_walk import Matches, NodeWalk
-from pulsar_sidecar.adapters.metadata.session import KazooSession, Patience
-from pulsar_sidecar.adapters.metadata.whole_store import ZooKeeperWholeStore
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWalk
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
+from pulsar_sidecar.adapters.zookeeper.multiread import GET_CHILDREN, GET_DATA, MultiOperations, Sync
+from pulsar_sidecar.adapters.zookeeper.node_walk import Matches, NodeWalk
+from pulsar_sidecar.adapters.zookeeper.session import Deadline, KazooSession
+from pulsar_sidecar.adapters.zookeeper.whole_store import ZooKeeperWholeStore
+from pulsar_sidecar.adapters.zookeeper.zookeeper_walk import ZooKeeperWalk
 from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT
 
 from tests.fakes.clock import FakeClock
 
@@ -28,7 +28,7 @@ _PATIENCE_SECONDS = 5.0
 
 @dataclass(slots=True)
 class ServedNode:
-    """A node and its ``Stat``, as far as it matters."""
+    """A node and the relevant part of its ``Stat``."""
 
     value: bytes = b""
     version: int = 0
@@ -41,16 +41,16 @@ class ServedNode:
 
 @dataclass(slots=True)
 class WalkableZooKeeper:
-    """The tree and its lies.
+    """A tree with lies.
 
     Attributes:
-        nodes: by path; parents are there.
-        zxid: what is in every reply's header.
-        hidden_children: names that the list of a node leaves out although the node counts them.
-        answered_as_missing: how often reading a node is answered with NoNode although it is there.
+        nodes: nodes by path, with all parents.
+        zxid: zxid in every reply's header.
+        hidden_children: names missing from a node's list although the node counts them.
+        answered_as_missing: number of reads of an existing node to answer with NoNode.
         forbidden: nodes that no client may read.
-        before: called with the kind of operation and the path before each operation.
-        lost_requests: so many of the next requests lose their connection.
+        before: function called with the kind of operation and the path before each operation.
+        lost_requests: number of next requests that lose their connection.
     """
 
     nodes: dict[str, ServedNode] = field(default_factory=lambda: {"/": ServedNode()})
@@ -67,7 +67,7 @@ class WalkableZooKeeper:
     handler: SequentialThreadingHandler = field(default_factory=SequentialThreadingHandler)
 
     def put(self, path: str, value: bytes = b"", **stat: Any) -> None:
-        """Make a node and its parents."""
+        """Create a node and its parents."""
         parent = path.rpartition("/")[0]
         if parent and parent not in self.nodes:
             self.put(parent)
@@ -75,25 +75,25 @@ class WalkableZooKeeper:
         self._names.setdefault(parent or "/", {})[path.rpartition("/")[2]] = None
 
     def remove(self, path: str) -> None:
-        """Remove a node with everything below."""
+        """Remove a node with everything below it."""
         for gone in [known for known in self.nodes if known == path or known.startswith(f"{path}/")]:
             del self.nodes[gone]
             self._names.pop(gone, None)
         self._names[path.rpartition("/")[0] or "/"].pop(path.rpartition("/")[2], None)
 
     def walk(self, clock: Clock | None = None, **order: Any) -> ZooKeeperWalk:
-        """A walk over this server."""
+        """Return a walk over this server."""
         return _Walk(self, clock or FakeClock(), **order)
 
     def whole_store(self, ledgers_root: str = DEFAULT_LEDGERS_ROOT) -> ZooKeeperWholeStore:
-        """Everything on this server, by walks of its own."""
+        """Return everything on this server, read by its own walks."""
         return _WholeStore(self, ledgers_root)
 
     def children(self, path: str) -> list[str]:
-        """Names of a node's children."""
+        """Return the names of a node's children."""
         return list(self._names.get(path, ()))
 
-    # --- kazoo's client, as far as a walk sees it ------------------------------------------------------------------
+    # --- the part of kazoo's client that a walk uses ---------------------------------------------------------------
 
     def _call(self, request: object, result: AsyncResult) -> None:
         self.requests += 1
@@ -156,18 +156,18 @@ class _WholeStore(ZooKeeperWholeStore):
 
 
 class _Session(KazooSession):
-    """Hands out the fake as its client."""
+    """A session whose client is the fake."""
 
     def __init__(self, server: WalkableZooKeeper, clock: Clock) -> None:
         self._server = server
         self._clock = clock
         self._closed = threading.Event()
 
-    def patience(self) -> Patience:
-        return Patience(self._clock, _PATIENCE_SECONDS)
+    def deadline(self) -> Deadline:
+        return Deadline(self._clock, _PATIENCE_SECONDS)
 
-    def connected(self, patience: Patience) -> Any:
+    def connected(self, deadline: Deadline) -> Any:
         return self._server
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""

@@ -1,31 +1,31 @@
-"""`ledger_deletion.watch.ports` over the store in memory: changes as they are heard, and the store read whole.
+"""`ledger_deletion.watch.ports` over the store in memory: observed changes, and full reads.
 
 Invariant: the semantics are those of the ZooKeeper adapters; ``tests/contract/test_store_changes.py`` runs one suite on
-both. A test asks by name for what is to go wrong: a lost connection, a server without watches or without events, nodes
-that may not be read, a walk that breaks, a change between two pieces of a walk.
+both. A test requests every fault by name: a lost connection, a server without watches or without events, unreadable
+nodes, a walk that breaks, a change between two pieces of a walk.
 """
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from pulsar_sidecar.ledger_deletion.watch.ports import (
+from pulsar_sidecar.features.ledger_deletion.watch.ports import (
     Changes,
     ChangesLostError,
     LedgerIds,
     UnwatchableError,
     WalkedNode,
 )
-from pulsar_sidecar.ledger_ownership.paths import (
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import SidecarError, TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.ownership.paths import (
     DEFAULT_LEDGERS_ROOT,
     MANAGED_LEDGERS,
     SCHEMAS,
     is_topic_node,
     ledger_id_of_path,
 )
-from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import SidecarError, TemporaryError
-from pulsar_sidecar.model.ids import LedgerId
 
 from tests.fakes.metadata import FakeMetadataStore, NodeChange
 
@@ -35,14 +35,14 @@ _REFERRING = (f"{MANAGED_LEDGERS}/", f"{SCHEMAS}/")
 
 
 class FakeStoreChanges:
-    """`StoreChanges` that hears every session of a `FakeMetadataStore`.
+    """`StoreChanges` of all sessions of a `FakeMetadataStore`.
 
     Attributes:
-        forbidden: nodes that it may not read; nothing is heard of them.
-        is_watchable: whether the server has the request at all.
-        is_deaf: whether events stay away although the connection stands.
-        echo_after_seconds: how long an event is on its way.
-        times_armed: how often `arm` succeeded.
+        forbidden: unreadable nodes, whose changes stay unobserved.
+        is_watchable: True if the server supports the request.
+        is_deaf: True if no events arrive although the connection stands.
+        echo_after_seconds: delay of events.
+        times_armed: number of successful calls of `arm`.
     """
 
     def __init__(self, store: FakeMetadataStore, clock: Clock, ledgers_root: str = DEFAULT_LEDGERS_ROOT) -> None:
@@ -62,16 +62,16 @@ class FakeStoreChanges:
         self._ledgers: dict[LedgerId, bool] = {}
         store.observe(self._hear)
 
-    # What a test arranges ----------------------------------------------------------------------------------------
+    # Setup by tests ----------------------------------------------------------------------------------------------
 
     def lose_connection(self) -> None:
-        """Hear nothing until armed again."""
+        """Lose all events until armed again."""
         with self._lock:
             self._is_armed = False
             self._stirred.set()
 
     def fail_next_arm(self, error: SidecarError) -> None:
-        """Let the next call of `arm` raise this."""
+        """Make the next call of `arm` raise ``error``."""
         self._errors.append(error)
 
     # The port ----------------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ class FakeStoreChanges:
             self.times_armed += 1
 
     def take(self, wait_seconds: float) -> Changes:
-        """See `StoreChanges.take`; with a fake clock the whole time passes where nothing was heard."""
+        """See `StoreChanges.take`; without changes a fake clock advances by the whole wait."""
         if not self._stirred.is_set():
             self._clock.wait_seconds(wait_seconds, self._stirred)
         with self._lock:
@@ -138,10 +138,10 @@ class FakeStoreChanges:
 
 
 class FakeTopicChanges(FakeStoreChanges):
-    """`TopicChanges` in the same way.
+    """`TopicChanges` of a `FakeMetadataStore`.
 
     Attributes:
-        times_caught_up: how often `catch_up` succeeded.
+        times_caught_up: number of successful calls of `catch_up`.
     """
 
     def __init__(self, store: FakeMetadataStore, clock: Clock) -> None:
@@ -150,7 +150,7 @@ class FakeTopicChanges(FakeStoreChanges):
         self._failures: list[SidecarError] = []
 
     def fail_next_catch_up(self, error: SidecarError) -> None:
-        """Let the next call of `catch_up` raise this; what was heard stays."""
+        """Make the next call of `catch_up` raise ``error``; observed changes stay."""
         self._failures.append(error)
 
     def catch_up(self) -> Sequence[str]:
@@ -168,9 +168,9 @@ class FakeWholeStore:
     """`WholeStore` over a `FakeMetadataStore`, piece by piece.
 
     Attributes:
-        forbidden: nodes that it may not read.
-        pieces_of: how many nodes or ledgers come at once.
-        between: called after each piece, while the iteration waits.
+        forbidden: unreadable nodes.
+        pieces_of: number of nodes or ledgers in a piece.
+        between: function called after each piece, while the iteration waits.
     """
 
     def __init__(self, store: FakeMetadataStore, ledgers_root: str = DEFAULT_LEDGERS_ROOT) -> None:
@@ -182,7 +182,7 @@ class FakeWholeStore:
         self._errors: list[SidecarError] = []
 
     def fail_next(self, error: SidecarError) -> None:
-        """Let the next iteration break with this, after its first piece if it has one."""
+        """Make the next iteration raise ``error`` after its first piece, if any."""
         self._errors.append(error)
 
     def ledger_ids(self) -> Iterator[LedgerIds]:

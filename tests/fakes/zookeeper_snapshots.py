@@ -1,4 +1,4 @@
-"""Writes snapshots in ZooKeeper's own format (``FileSnap``), as ZooKeeper 3.9 does or as older versions did."""
+"""Writer of snapshots in ZooKeeper's own format (``FileSnap``), of ZooKeeper 3.9 or older versions."""
 
 import struct
 import zlib
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class SnapshotNode:
-    """What a snapshot holds of one node; ``value`` None is a node without data."""
+    """A node in a snapshot; ``value`` is None without data."""
 
     path: str
     value: bytes | None = b""
@@ -22,7 +22,7 @@ class SnapshotNode:
 
 @dataclass(slots=True)
 class SnapshotWriter:
-    """Builds one snapshot; every part of it can be wrong on purpose."""
+    """Builder of a snapshot, any part of which a test can corrupt."""
 
     magic: bytes = b"ZKSN"
     version: int = 2
@@ -31,7 +31,7 @@ class SnapshotWriter:
     _out: bytearray = field(default_factory=bytearray)
 
     def snapshot(self, nodes: Iterable[SnapshotNode], sessions: int = 2) -> bytes:
-        """The whole file; ``nodes`` without the root, which is written first."""
+        """Return the whole file of ``nodes`` without the root, which it writes first."""
         self._out = bytearray(self.magic + struct.pack(">iq", self.version, -1))
         self._out += struct.pack(">i", sessions) + struct.pack(">qi", 7, 30_000) * sessions
         self._acl()

@@ -1,6 +1,6 @@
 """Rounds, seeds and counts of fault tests.
 
-A test that asks for ``dice`` runs once for each round, with dice of its own that depend on the session's seed, the test
+A test that asks for ``rng`` runs once for each round, with an rng that depends on the session's seed, the test
 and the round alone. A round that once failed is kept as ``@pytest.mark.replays("<seed>", <round>)``: it runs always.
 
     pytest tests/faults --fault-rounds 20 --fault-seed 4711
@@ -24,6 +24,7 @@ from pulsar_sidecar.model.clocks import SystemClock
 
 from tests.cluster.deletion import Scene
 from tests.faults.tally import Line, Tally
+from tests.summary.plugin import REPLAY
 
 _tally = pytest.StashKey[Tally]()
 _failed = pytest.StashKey[bool]()
@@ -31,19 +32,19 @@ _failed = pytest.StashKey[bool]()
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round; the same dice are thrown whenever it runs."""
+    """A round, which draws the same random numbers whenever it runs."""
 
     seed: str
     number: int
 
-    def dice(self, test: str) -> random.Random:
+    def rng(self, test: str) -> random.Random:
         return random.Random(f"{self.seed} {test} {self.number}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("faults")
     group.addoption("--fault-rounds", type=int, default=1, help="how often each fault test runs (1: a short cut)")
-    group.addoption("--fault-seed", default=None, help="what the dice of fault tests depend on; anew unless given")
+    group.addoption("--fault-seed", default=None, help="seed of the fault tests' rng; random unless given")
     group.addoption("--namespace-topics", type=int, default=100, help="in the namespace whose deletion is killed")
     group.addoption("--fault-report", type=Path, default=None, help="where the counts are written, as JSON")
 
@@ -65,7 +66,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def fault_rounds(request: pytest.FixtureRequest) -> int:
-    """How many rounds were asked for: 1 in a short cut."""
+    """Return the number of rounds asked for, 1 in a short run."""
     return int(request.config.getoption("--fault-rounds"))
 
 
@@ -77,14 +78,13 @@ def full_run(fault_rounds: int) -> None:
 
 
 @pytest.fixture
-def dice(request: pytest.FixtureRequest, fault_round: Round) -> random.Random:
-    """This round's dice."""
-    return fault_round.dice(_test_of(request.node))
+def rng(request: pytest.FixtureRequest, fault_round: Round) -> random.Random:
+    return fault_round.rng(_test_of(request.node))
 
 
 @pytest.fixture
 def tally(request: pytest.FixtureRequest, scene: Scene) -> Iterator[Line]:
-    """This test's counts; asks the oracles when the test has passed, and counts what they saw."""
+    """Return the test's counts; once it has passed, ask the oracles and count what they saw."""
     line = line_of(request)
     yield line
     if not request.node.stash.get(_failed, False):
@@ -94,7 +94,7 @@ def tally(request: pytest.FixtureRequest, scene: Scene) -> Iterator[Line]:
 
 
 def line_of(request: pytest.FixtureRequest) -> Line:
-    """The counts of a test that asks the oracles itself."""
+    """Return the counts of a test that asks the oracles itself."""
     return request.config.stash[_tally].line(_test_of(request.node))
 
 
@@ -105,14 +105,14 @@ def pytest_runtest_makereport(
     """Show how to replay a round that failed, and count it."""
     report = yield
     names = getattr(item, "fixturenames", ())
-    if not {"tally", "dice", "fault_rounds"}.isdisjoint(names):
+    if not {"tally", "rng", "fault_rounds"}.isdisjoint(names):
         line = item.config.stash[_tally].line(_test_of(item))
         if report.when == "call" and not report.skipped:
             line.rounds += 1
             item.stash[_failed] = report.failed
         if report.failed:
             replay = _replay_command(item)
-            report.sections.append(("to replay this round", replay))
+            report.sections.append((REPLAY, replay))
             line.violations.append(f"{replay}\n{report.longreprtext.strip().splitlines()[-1]}")
         if report.skipped and isinstance(report.longrepr, tuple):
             line.skipped = report.longrepr[2].removeprefix("Skipped: ")
@@ -120,13 +120,11 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    tally = config.stash[_tally]
-    if tally.lines:
+    tally, report = config.stash[_tally], config.getoption("--fault-report")
+    if report is not None and tally.lines:
         terminalreporter.section(f"faults, seed {tally.seed}")
         for line in tally.summary():
             terminalreporter.line(line)
-    report = config.getoption("--fault-report")
-    if report is not None and tally.lines:
         tally.save(report, _about())
 
 
@@ -141,7 +139,7 @@ def _about() -> dict[str, str]:
 
 
 def _test_of(item: pytest.Item) -> str:
-    """``path::name``, with its parameters and without its round."""
+    """Return ``path::name`` with parameters but without the round."""
     parameters = dict(item.callspec.params) if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     parameters.pop("fault_round", None)
     name = item.nodeid.partition("[")[0]

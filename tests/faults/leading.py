@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from pulsar_sidecar.ledger_deletion.steps import Step
+from pulsar_sidecar.features.ledger_deletion.steps import Step
 
 from tests.cluster.deletion import Scene
 from tests.cluster.failing_sidecar import INJECTED, Effect, Fault
@@ -18,7 +18,7 @@ _HELPED_BY = {Step.ATTEMPT_PUT_OFF: "fail:before:broker-asked:1"}
 
 
 def launch(scene: Scene, stimuli: Stimuli, fault: Fault) -> SidecarProcess:
-    """A sidecar that the fault waits in."""
+    """Start a sidecar in which the fault waits."""
     helped = _HELPED_BY.get(step_of(fault))
     faults = [str(fault)] if helped is None else [helped, str(fault)]
     return scene.sidecars.launch_failing(*faults, **stimuli.settings)
@@ -32,7 +32,7 @@ def lead_all(stimuli: Stimuli, sidecars: Sequence[tuple[Fault, SidecarProcess]])
 
 
 def lead_all_in(pool: ThreadPoolExecutor, stimuli: Stimuli, sidecars: Sequence[tuple[Fault, SidecarProcess]]) -> None:
-    """The same with faults that leave callers without an answer: they go on waiting in the pool."""
+    """Lead all sidecars into faults that leave callers waiting in the pool without an answer."""
     waiting: list[Future[None]] = [pool.submit(lead, stimuli, fault, sidecar) for fault, sidecar in sidecars]
     for fault, sidecar in sidecars:
         until(lambda it=(sidecar, fault): has_come(*it) or _any_failed(waiting), f"{fault} has come")
@@ -53,7 +53,7 @@ def lead(stimuli: Stimuli, fault: Fault, sidecar: SidecarProcess) -> None:
 
 
 def has_come(sidecar: SidecarProcess, fault: Fault) -> bool:
-    """Whether the fault was injected."""
+    """Return True if the fault was injected."""
     return f"{INJECTED}{fault}" in sidecar.whole_log
 
 

@@ -1,4 +1,4 @@
-"""What runs while something is broken: topics deleted through sidecars and records appended, by callers who try again.
+"""Load during faults: topics deleted through sidecars and records appended, by callers who retry.
 
 A caller sends a request until it is answered for good, as Pulsar's own callers do, so whatever was accepted is known
 when the load has ended. Among the records are some of ledgers that are referenced: those must not go.
@@ -6,7 +6,7 @@ when the load has ended. Among the records are some of ledgers that are referenc
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,13 +18,13 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent
 from pulsar_sidecar.model.names import TopicName
 
+from tests.cluster.background import in_parallel
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import PATIENCE_SECONDS, until
-from tests.cluster.sidecars import BASE, SidecarDoors
+from tests.cluster.sidecars import BASE, SidecarClient
 from tests.cluster.topics import record
 
 _Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
 
 _THREADS = 9
 _APPENDERS = 3
@@ -35,7 +35,7 @@ _SPREAD_SECONDS = 2.0
 _TRY_AGAIN_SECONDS = 0.25
 _REQUEST_SECONDS = 30
 _DONE = frozenset({204, 404})
-"""How a topic's deletion is answered for good; what was asked for before is not found."""
+"""Final answers to a topic's deletion; a topic that an earlier request deleted is not found."""
 
 _IN_USE = frozenset({"ledger-still-in-use"})
 
@@ -47,7 +47,7 @@ def pause(seconds: float) -> None:
 
 @dataclass(slots=True)
 class Answers:
-    """What the callers were answered, for the report: by kind of answer."""
+    """Answers to the callers, counted by kind for the report."""
 
     counts: dict[str, int] = field(default_factory=dict)
     unforeseen: list[str] = field(default_factory=list)
@@ -63,16 +63,16 @@ class Answers:
 
 
 class Load:
-    """One round's work: topics to be deleted, topics to be kept, and ledgers that were left behind."""
+    """A round's work: topics to delete, topics to keep, and leaked ledgers."""
 
-    def __init__(self, scene: Scene, sidecars: Sequence[SidecarDoors], dice: random.Random, *, topics: int = 6) -> None:
+    def __init__(self, scene: Scene, sidecars: Sequence[SidecarClient], rng: random.Random, *, topics: int = 6) -> None:
         self._scene = scene
         self._sidecars = list(sidecars)
-        self._dice = dice
+        self._rng = rng
         self._ended = threading.Event()
         self.answers = Answers()
         self.doomed = [scene.topic(f"doomed-{number}") for number in range(topics)]
-        self._begins = {topic: dice.uniform(0, _SPREAD_SECONDS) for topic in self.doomed}
+        self._begins = {topic: rng.uniform(0, _SPREAD_SECONDS) for topic in self.doomed}
         self.kept = [scene.topic(f"kept-{number}") for number in range(2)]
         self._left_behind = [scene.topic(f"left-{number}") for number in range(2)]
         self._written: dict[TopicName, list[bytes]] = {}
@@ -82,17 +82,16 @@ class Load:
 
     @property
     def topics(self) -> list[TopicName]:
-        """Those to be deleted and those to be kept."""
         return [*self.doomed, *self.kept]
 
-    def use(self, sidecars: Sequence[SidecarDoors]) -> None:
+    def use(self, sidecars: Sequence[SidecarClient]) -> None:
         """Turn to other sidecars from now on."""
         self._sidecars = list(sidecars)
 
     def prepare(self) -> None:
         """Fill the topics, while the cluster is whole."""
-        orphans = _in_parallel(lambda topic: self._scene.orphans(topic, 2 * _LEDGERS), self._left_behind)
-        _in_parallel(self._fill, self.topics)
+        orphans = in_parallel(lambda topic: self._scene.orphans(topic, 2 * _LEDGERS), self._left_behind, _THREADS)
+        in_parallel(self._fill, self.topics, _THREADS)
         ledgers = self._scene.workload.ledgers
         before = [ledgers(topic) for topic in self.doomed]
         self._before = frozenset().union(*(found.all for found in before))
@@ -101,11 +100,11 @@ class Load:
             self._scene.oracles.keeps(topic, self._written[topic])
         in_use = [ledger for topic in self.kept for ledger in self._records_of_data(topic)]
         self.records = [*(each for found in orphans for each in found.records()), *in_use]
-        self._dice.shuffle(self.records)
+        self._rng.shuffle(self.records)
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """The load runs while the body does; afterwards it goes on until every request was answered for good."""
+        """Run the load while the body runs, and until every request was answered for good."""
         with ThreadPoolExecutor(_THREADS) as pool:
             futures: list[Future[None]] = [pool.submit(self._delete, topic) for topic in self.doomed]
             futures += [pool.submit(self._append, batch) for batch in _parts(self.records, _APPENDERS)]
@@ -117,7 +116,7 @@ class Load:
                 self._ended.set()
 
     def check(self) -> None:
-        """The topics are gone with everything they referenced; records of the others' ledgers had no effect."""
+        """Demand that the topics are gone with all their ledgers, and that records of other ledgers had no effect."""
         workload = self._scene.workload
         # A broker that closes a topic deletes its cursors' ledgers itself, so that a sidecar may never hear of them.
         accepted = {each["ledgerId"] for each in self.records} | self._data
@@ -133,7 +132,7 @@ class Load:
         assert not self.answers.unforeseen, self.answers.unforeseen
 
     def _all_existing(self, topic: TopicName) -> frozenset[LedgerId]:
-        """The ledgers of its list, none if one is missing: a broker that loads a topic drops its empty last ledger."""
+        """Return the ledgers of its list, none if one is missing: a broker that loads it drops an empty last one."""
         workload = self._scene.workload
         data = workload.ledgers(topic).data
         return data if workload.existing(data) == data else frozenset()
@@ -190,11 +189,6 @@ class Load:
     def _records_of_data(self, topic: TopicName) -> list[dict[str, Any]]:
         data = sorted(self._scene.workload.ledgers(topic).data)
         return [record(topic, LedgerComponent.MANAGED_LEDGER, ledger_id) for ledger_id in data]
-
-
-def _in_parallel(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(work, items))
 
 
 def _parts(items: Sequence[_Item], count: int) -> list[Sequence[_Item]]:

@@ -1,4 +1,4 @@
-"""What makes a sidecar take a certain step: topics to delete, ledgers to delete, dead letters to send back.
+"""Stimuli for each step of a sidecar: topics to delete, ledgers to delete, dead letters to send back.
 
 Callers do as callers of a service that may die: whatever was not answered is asked for again, at last of a sidecar
 without faults. So all of it was accepted when `finish` returns, and the oracles know what.
@@ -7,30 +7,30 @@ without faults. So all of it was accepted when `finish` returns, and the oracles
 import json
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import requests
-from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
-from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, record_document
-from pulsar_sidecar.ledger_deletion.second_phase.retry import RECONSUMETIMES
-from pulsar_sidecar.ledger_deletion.steps import Step
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
+from pulsar_sidecar.features.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
+from pulsar_sidecar.features.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, record_document
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import RECONSUMETIMES
+from pulsar_sidecar.features.ledger_deletion.steps import Step
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     Operation,
     driver_path,
     encode_operation,
     operation_path,
 )
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, under_replication_mark_path
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadContext
 from pulsar_sidecar.model.metadata import DeletionResult
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.paths import managed_ledger_path, under_replication_mark_path
 
+from tests.cluster.background import in_parallel
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
 from tests.cluster.sidecars import BASE, QUICK, SidecarProcess
@@ -38,24 +38,23 @@ from tests.cluster.topics import record, unique
 from tests.contract.offload_storages import DirectoryStorage
 
 _Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
 
 _KEPT_LEDGERS = 12
 _RECORDS = 1
 """With each call: any of the sidecars may get it, so one that is led to a deletion needs many calls."""
 _TRIES = int(str(QUICK["two_phase_deletion_max_retry_delete_count"]))
 _NEVER_SHRUNK = 1_000_000
-_THREADS = 6
+THREADS = 6
 _REQUEST_SECONDS = 40
 _MARK = b'replica: "127.0.0.1:3181"\n'
 
 
 class Stimuli:
-    """One round's topics and ledgers; every method may be called from several threads."""
+    """A round's topics and ledgers; all methods are thread-safe."""
 
-    def __init__(self, scene: Scene, dice: random.Random, directory: Path) -> None:
+    def __init__(self, scene: Scene, rng: random.Random, directory: Path) -> None:
         self._scene = scene
-        self._dice = random.Random(dice.random())
+        self._rng = random.Random(rng.random())
         self._lock = threading.Lock()
         self._storage = DirectoryStorage(directory / "offloaded")
         self._kept = scene.topic("kept")
@@ -85,7 +84,7 @@ class Stimuli:
         workload = self._scene.workload
         workload.switch_repair(on=False)
         doomed = [self._scene.topic(f"doomed-{number}") for number in range(topics)]
-        in_parallel(lambda topic: workload.produce(topic, [b"first"]), doomed)
+        in_parallel(lambda topic: workload.produce(topic, [b"first"]), doomed, THREADS)
         self._referenced = {topic: workload.ledgers(topic).all for topic in doomed}
         self._doomed = list(doomed)
         self._scene.oracles.keeps(self._kept, workload.fill(self._kept, _KEPT_LEDGERS))
@@ -111,7 +110,7 @@ class Stimuli:
                 return
 
     def _calls(self) -> Mapping[Step, Callable[[SidecarProcess], None]]:
-        """What takes a step for certain; a step that is not here is looked for with everything there is."""
+        """Return the calls that certainly cause each step; steps without one are provoked by everything there is."""
         append = (Step.RECORDS_APPENDED, Step.BATCH_RECEIVED, Step.FACTS_GATHERED, Step.JUDGEMENT_KEPT)
         append += (Step.LEDGERS_DELETED, Step.RETRIES_SENT, Step.OUTCOMES_KEPT, Step.ACKNOWLEDGED)
         delete = (Step.OPERATION_CREATED, Step.REFERENCES_GATHERED, Step.RECORDS_SENT, Step.TOPIC_LOADED)
@@ -132,12 +131,12 @@ class Stimuli:
         }
 
     def append(self, sidecar: SidecarProcess) -> None:
-        """Records of ledgers that were left behind, and one of a ledger that is referenced: it is retried."""
+        """Append records of leaked ledgers, and one of a referenced ledger, which is retried."""
         records = [self._orphan(ledger_id) for ledger_id in self._take(self._orphans, _RECORDS)]
         self._append(sidecar, [*records, self._of_kept(self._in_use[0])])
 
     def append_under_replicated(self, sidecar: SidecarProcess) -> None:
-        """Records of ledgers that auto-recovery has noted as lacking copies."""
+        """Append records of ledgers that auto-recovery has noted as lacking copies."""
         chosen = self._take(self._orphans, 2)
         for ledger_id in chosen:
             until(lambda wanted=ledger_id: self._note_as_under_replicated(wanted), f"ledger {ledger_id} is noted")
@@ -153,10 +152,10 @@ class Stimuli:
         return True
 
     def append_offloaded(self, sidecar: SidecarProcess) -> None:
-        """Records of a ledger's copy in tiered storage, and of the ledger."""
+        """Append records of a ledger's copy in tiered storage, and of the ledger."""
         for ledger_id in self._take(self._orphans, 1):
             with self._lock:
-                context = self._storage.context(self._dice.getrandbits(62), self._dice.getrandbits(62))
+                context = self._storage.context(self._rng.getrandbits(62), self._rng.getrandbits(62))
                 self._copies.append((ledger_id, context))
             self._storage.put(ledger_id, context, self._left.managed_ledger_name)
             copy = PendingDeleteLedgerInfo(
@@ -169,14 +168,14 @@ class Stimuli:
             self._append(sidecar, [record_document(copy), self._orphan(ledger_id)])
 
     def exhaust(self, sidecar: SidecarProcess) -> None:
-        """A record that has used up its tries, sent to the retry topic as a Java consumer would."""
+        """Send a record that has used up its tries to the retry topic, as a Java consumer would."""
         hopeless = self._of_kept(self._in_use[1], Mark(marked_version=_NEVER_SHRUNK))
         self._publish(DeletionTopic.RETRY, hopeless, {RECONSUMETIMES: str(_TRIES)})
 
     def redrive(self, sidecar: SidecarProcess) -> None:
         """Send a dead letter back."""
         with self._lock:
-            ledger_id = self._dice.choice(self._in_use[2:])
+            ledger_id = self._rng.choice(self._in_use[2:])
             self._dead.add(ledger_id)
         self._publish(DeletionTopic.DEAD_LETTER, self._of_kept(ledger_id), {})
         self._ask(sidecar, "POST", f"{BASE}/dead-letters/redrive", {"ledgerIds": [ledger_id]})
@@ -184,13 +183,13 @@ class Stimuli:
     def undelete(self, sidecar: SidecarProcess) -> None:
         """Bring a deleted ledger back."""
         with self._lock:
-            ledger_id = self._dice.choice(self._restorable)
+            ledger_id = self._rng.choice(self._restorable)
         self._ask(sidecar, "POST", f"{BASE}/undelete", {"ledgerId": ledger_id})
 
     def end_protection(self, sidecar: SidecarProcess) -> None:
         """End a protection, or ask for it in vain."""
         with self._lock:
-            ledger_id = self._dice.choice(self._restorable)
+            ledger_id = self._rng.choice(self._restorable)
         self._ask(sidecar, "POST", f"{BASE}/end-protection", {"ledgerId": ledger_id})
 
     def delete_topic(self, sidecar: SidecarProcess) -> None:
@@ -203,7 +202,7 @@ class Stimuli:
                     self._deleting.discard(topic)
 
     def leave_deletion(self, _: SidecarProcess) -> None:
-        """A deletion that a dead sidecar promised, of a topic whose list is damaged: it is held, put off and let go."""
+        """Leave a dead sidecar's deletion of a topic whose list is damaged: it is held, postponed and released."""
         store, name = self._scene.workload.store, f"damaged-{unique()}"
         topic = self._scene.topic(name)
         damaged = store.create(managed_ledger_path(topic.managed_ledger_name), b"not a list")
@@ -229,7 +228,7 @@ class Stimuli:
         with self._lock:
             records, deleting = list(self._appended), list(self._deleting)
         self._append(sidecar, records)
-        in_parallel(lambda topic: self._delete(sidecar, topic), deleting)
+        in_parallel(lambda topic: self._delete(sidecar, topic), deleting, THREADS)
 
     # --- afterwards ------------------------------------------------------------------------------------------------
 
@@ -242,12 +241,12 @@ class Stimuli:
         if self._dead:
             sidecar.call("POST", f"{BASE}/dead-letters/redrive", {"ledgerIds": sorted(self._dead)})
         self._scene.oracles.add_accepted(self._accepted)
-        self._forget_what_was_brought_back()
+        self._delete_restored_ledgers()
         self._end_left_deletions()
         self._scene.workload.switch_repair(on=True)
 
     def check(self) -> None:
-        """Once everything has come to rest: nothing is left of what was to go."""
+        """Demand, once all work has ended, that nothing is left that had to go."""
         store = self._scene.workload.store
         marks = [ledger_id for ledger_id in self._marked if store.read(under_replication_mark_path(ledger_id))]
         assert not marks, f"auto-recovery is still told about deleted ledgers: {marks}"
@@ -255,7 +254,7 @@ class Stimuli:
         copies = [ledger_id for ledger_id, context in self._copies if self._storage.parts(ledger_id, context, name)]
         assert not copies, f"copies in tiered storage are left of ledgers {copies}"
 
-    def _forget_what_was_brought_back(self) -> None:
+    def _delete_restored_ledgers(self) -> None:
         workload = self._scene.workload
         for node in workload.ledger_nodes(self._restorable).values():
             workload.store.delete(node.path)
@@ -319,9 +318,3 @@ class Stimuli:
             self._kept, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, ledger_id, mark=mark or Mark()
         )
         return record_document(found)
-
-
-def in_parallel(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-    """All of it, a few at a time."""
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(work, items))

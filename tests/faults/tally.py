@@ -1,4 +1,4 @@
-"""What fault tests have counted: one line for each test, over all its rounds.
+"""Counts of fault tests: one line for each test, over all its rounds.
 
 The file that `Tally.save` writes is what ``docs/reliability.md`` is made from (`tests.faults.report`).
 """
@@ -15,7 +15,7 @@ from tests.cluster.oracles import FINAL, Outcome
 
 @dataclass(slots=True)
 class Line:
-    """One test's counts.
+    """Counts of a test.
 
     Attributes:
         rounds: how often it was begun; ``skipped`` names the reason when it could not be.
@@ -33,11 +33,11 @@ class Line:
     skipped: str | None = None
 
     def fault(self, kind: str, count: int = 1) -> None:
-        """So many faults of a kind were injected; several names for one test are fine."""
+        """Count faults of a kind; a test may count several kinds."""
         self.faults[kind] += count
 
     def ended(self, accepted: int, outcomes: Iterable[Outcome]) -> None:
-        """A round passed its oracles."""
+        """Count a round that passed its oracles."""
         self.accepted += accepted
         for outcome in outcomes:
             if outcome.step == "settled" and outcome.decision in FINAL:
@@ -52,7 +52,7 @@ class Tally:
     lines: dict[str, Line] = field(default_factory=dict)
 
     def line(self, test: str) -> Line:
-        """The counts of one test, ``path::name`` without its round."""
+        """Return the counts of one test, ``path::name`` without its round."""
         return self.lines.setdefault(test, Line())
 
     def save(self, path: Path, about: dict[str, str]) -> None:
@@ -62,7 +62,7 @@ class Tally:
         path.write_text(json.dumps(dict(sorted(lines.items())), indent=2, ensure_ascii=False) + "\n")
 
     def summary(self) -> list[str]:
-        """For the end of a session on a terminal."""
+        """Return the summary for the end of a session on a terminal."""
         return [
             f"{name}: {line.rounds} rounds, {line.faults.total()} faults, {line.accepted} records accepted, "
             f"{line.outcomes.total()} ended, {len(line.violations)} violations"

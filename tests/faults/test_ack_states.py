@@ -4,10 +4,9 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from pulsar_sidecar.ack_state.limits import PauseState, TopicPolicy
-from pulsar_sidecar.ack_state.stats_answers import PausesInStats
-from pulsar_sidecar.ack_state.stored import StoredPlace
-from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.features.acknowledgements.results import PauseState, StoredPlace, TopicPolicy
+from pulsar_sidecar.features.acknowledgements.stats_answers import PausesInStats
 
 from tests.cluster.acknowledging import (
     SUBSCRIPTION,
@@ -28,7 +27,7 @@ SMALL_LIMIT = 20
 
 @pytest.fixture(scope="module")
 def small(special_cluster: ClusterFactory, request: pytest.FixtureRequest) -> Iterator[AckStateSetup]:
-    """Brokers that write down 20 ranges and pause beyond them."""
+    """Yield brokers that write down 20 ranges and pause beyond them."""
     if request.config.getoption("--fault-rounds") == 1:
         pytest.skip("takes longer than one round's short cut may: make test-faults runs it")
     conf = {
@@ -51,8 +50,9 @@ def test_a_pause_is_seen_while_it_is_in_force(small: AckStateSetup) -> None:
         holes.produce(400)
         left = holes.acknowledge(consumer, every_other)
         state = small.state(holes.topic)
-        assert (state.pause, state.blocked) == (PauseState.IN_FORCE, True)
-        assert SMALL_LIMIT < state.cursor.ranges < 190, "dispatch has stopped before everything was delivered"
+        assert (state.pause, state.blocked_on_ack_state_persistent) == (PauseState.IN_FORCE, True)
+        ranges = state.non_contiguous_deleted_messages_ranges
+        assert SMALL_LIMIT < ranges < 190, "dispatch has stopped before everything was delivered"
         stats = PausesInStats(small.brokers, small.brokers).amended(holes.topic, small.broker_stats(holes.topic))
         assert json.loads(stats)["subscriptions"][SUBSCRIPTION]["blockedOnAckStatePersistent"] is True
         holds_for(lambda: holes.acknowledge(consumer, every_other, 200) == [], "nothing is dispatched", 2)
@@ -63,7 +63,7 @@ def test_a_pause_is_seen_while_it_is_in_force(small: AckStateSetup) -> None:
     until(lambda: small.state(holes.topic).pause is PauseState.ARMED, "the pause is over")
 
 
-def test_a_removed_namespace_policy_lets_the_brokers_own_count_again(small: AckStateSetup) -> None:
+def test_a_removed_namespace_policy_restores_the_brokers_own(small: AckStateSetup) -> None:
     namespace = "public/inherits"
     small.rest.change("PUT", f"/admin/v2/namespaces/{namespace}", {})
     small.rest.change("DELETE", f"/admin/v2/namespaces/{namespace}/dispatcherPauseOnAckStatePersistent")
@@ -81,7 +81,7 @@ def test_a_removed_namespace_policy_lets_the_brokers_own_count_again(small: AckS
 
 
 @pytest.mark.parametrize("as_long_array", [False, True])
-def test_what_is_predicted_for_an_unload_and_a_crash_comes_true(
+def test_predictions_for_an_unload_and_a_crash_come_true(
     special_cluster: ClusterFactory, full_run: None, as_long_array: bool
 ) -> None:
     conf = {
@@ -125,7 +125,7 @@ def test_twelve_thousand_holes_lose_two_thousand_in_a_crash(special_cluster: Clu
         state = setup.state(holes.topic)
         assert state.stored is not None
         assert (state.stored.place, state.stored.ranges) == (StoredPlace.CURSOR_LEDGER, DEFAULT_LIMIT + 1)
-        assert state.sizes.ranges < state.stored.size_bytes < state.sizes.ranges + 100
+        assert state.serialized_size_bytes < state.stored.size_bytes < state.serialized_size_bytes + 100
         crash(setup, holes)
         delivered = holes.delivered()
         assert delivered & holes.acknowledged == positions_in(state.after_crash.ranges)

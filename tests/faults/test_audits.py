@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 import requests
-from pulsar_sidecar.audit.results.tables import OrphanCause
 from pulsar_sidecar.demo.deleting import delete_again, delete_topics, make_topics
-from pulsar_sidecar.ledger_ownership.claims import LedgerKind
+from pulsar_sidecar.features.audit.results.tables import OrphanCause
 from pulsar_sidecar.local_cluster.software import find_software
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
 from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.ownership.claims import LedgerKind
 
 from tests.cluster import dead_letters
 from tests.cluster.audits import Audits, Look, demand_unused
@@ -32,7 +32,7 @@ from tests.cluster.function_state import FunctionState, function_state
 from tests.cluster.java_programs import java_program
 from tests.cluster.patience import OPERATION_SECONDS, NotInTime, until
 from tests.cluster.plugin import ClusterFactory
-from tests.cluster.running import ClusterUnderTest
+from tests.cluster.running import BROKERS, ClusterUnderTest
 from tests.cluster.sidecars import Sidecars
 from tests.cluster.topics import Workload, unique
 from tests.faults.harness import line_of
@@ -46,7 +46,6 @@ CONF = {
     # Buckets are merged, so that old ones go.
     "delayedDeliveryMaxNumBuckets": "6",
 }
-BROKERS = ("broker-1", "broker-2")
 LOOKS = 6
 CHURNING_THREADS = 3
 DOOMED_TOPICS = 30
@@ -91,10 +90,10 @@ class Setup:
                 for letter in dead_letters.listed(sidecar, ledger_id):
                     line.outcomes[f"redriven: {letter['reason']}"] += 1
                 dead_letters.redrive(sidecar, ledger_id)
-            until(lambda: not self._left(look), f"it is, after a second time\n{self._why_they_are_left(look)}")
+            until(lambda: not self._left(look), f"it is, after a second time\n{self._describe_left(look)}")
 
     def unused_at_rest(self) -> frozenset[int]:
-        """What nothing references, once two looks of the brokers agree."""
+        """Return the ledgers that nothing references, once two listings from the brokers agree."""
 
         def agreeing() -> list[frozenset[int]] | None:
             first, second = self.view.unreferenced(), self.view.unreferenced()
@@ -105,14 +104,14 @@ class Setup:
     def _left(self, look: Look) -> frozenset[int]:
         return look.deletable & self.view.existing()
 
-    def _why_they_are_left(self, look: Look) -> str:
+    def _describe_left(self, look: Look) -> str:
         sidecar = self.sidecars.shared()
         rows = [look.orphans[ledger_id] for ledger_id in sorted(self._left(look))]
         letters = [dead_letters.listed(sidecar, row["ledger_id"]) for row in rows]
         return "\n".join([*(f"{row}: {found}" for row, found in zip(rows, letters, strict=True)), sidecar.log()])
 
     def _unload_owners_of_buckets(self, look: Look) -> None:
-        """A bucket whose pointer was lost is deleted once no broker can have it in memory."""
+        """Unload owners of buckets: one whose pointer was lost is deleted once no broker can have it in memory."""
         for row in look.orphans.values():
             if row["kind"] == LedgerKind.DELAYED_INDEX_BUCKET.value:
                 topic = parse_topic_name(row["topic"])
@@ -132,8 +131,8 @@ def setup(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFact
             yield Setup(cluster, workload, sidecars, view)
 
 
-def test_nothing_that_is_referenced_is_deletable_while_everything_changes(
-    setup: Setup, dice: random.Random, request: pytest.FixtureRequest, tmp_path: Path
+def test_referenced_ledgers_are_never_deletable_while_everything_changes(
+    setup: Setup, rng: random.Random, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     line, audits = line_of(request), setup.audits(tmp_path)
     number = unique()
@@ -141,11 +140,11 @@ def test_nothing_that_is_referenced_is_deletable_while_everything_changes(
     every_kind.fill()
     run_transactions(setup, every_kind, tmp_path)
     upload_to_function_worker(setup, f"fn-{number}")
-    churn = Churn(setup.workload, setup.cluster.addresses, f"public/churn-{number}", dice)
+    churn = Churn(setup.workload, setup.cluster.addresses, f"public/churn-{number}", rng)
     audits.look()
     with function_state(setup.cluster.addresses, tmp_path) as state:
         with churn.running(CHURNING_THREADS):
-            look_again_and_again(setup, state, audits, line)
+            look_repeatedly(setup, state, audits, line)
         for act, count in churn.done.items():
             line.fault(f"load of audits: {act.strip('_').replace('_', ' ')}", count)
         unused = setup.unused_at_rest()
@@ -160,8 +159,8 @@ def test_nothing_that_is_referenced_is_deletable_while_everything_changes(
     assert not (audits.look().orphans.keys() & unused)
 
 
-def look_again_and_again(setup: Setup, state: FunctionState, audits: Audits, line: Line) -> None:
-    """Nothing that is or will be used is deletable."""
+def look_repeatedly(setup: Setup, state: FunctionState, audits: Audits, line: Line) -> None:
+    """Demand in repeated audits that nothing that is or will be used is deletable."""
     deletable: set[int] = set()
     for number in range(LOOKS):
         state.put("looks", str(number))
@@ -176,12 +175,12 @@ def look_again_and_again(setup: Setup, state: FunctionState, audits: Audits, lin
 
 
 def demand_exactly(look: Look, unused: frozenset[int]) -> None:
-    """What is deletable is what no broker knows: all of it, and nothing else."""
+    """Demand that exactly the ledgers unknown to brokers are deletable."""
     assert look.deletable == unused, [look.orphans.get(each, each) for each in look.deletable ^ unused]
 
 
 def run_transactions(setup: Setup, every_kind: EveryKind, directory: Path) -> None:
-    """Transactions' logs, buffers' snapshots and stores of pending acknowledgements have ledgers then."""
+    """Run transactions, whose logs, buffers' snapshots and stores of pending acknowledgements have ledgers."""
     program = Path(__file__).with_name("Transactions.java")
     topic, addresses = every_kind.topic("transacted"), setup.cluster.addresses
     log = directory / "transactions.log"
@@ -235,18 +234,18 @@ def start_function_worker(cluster: ClusterUnderTest) -> None:
 # --- what kills leave ----------------------------------------------------------------------------------------------
 
 
-def test_what_killed_brokers_leave_is_found_with_its_owner_and_cause_and_deleted(
-    setup: Setup, dice: random.Random, request: pytest.FixtureRequest, tmp_path: Path
+def test_orphans_of_killed_brokers_are_found_with_owner_and_cause_and_deleted(
+    setup: Setup, rng: random.Random, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     line, audits = line_of(request), setup.audits(tmp_path)
     number = unique()
     doomed, churned = f"public/doomed-{number}", f"public/killed-{number}"
     names = make_topics(setup.workload.client, setup.url, doomed, DOOMED_TOPICS)
-    churn = Churn(setup.workload, setup.cluster.addresses, churned, dice)
+    churn = Churn(setup.workload, setup.cluster.addresses, churned, rng)
     with churn.running(2 * CHURNING_THREADS):
-        pause(dice.uniform(4, 8))
-        brokers = dice.sample(BROKERS, dice.randint(1, 2))
-        delete_and_kill(setup, doomed, names, brokers, dice)
+        pause(rng.uniform(4, 8))
+        brokers = rng.sample(BROKERS, rng.randint(1, 2))
+        delete_and_kill(setup, doomed, names, brokers, rng)
     line.fault("brokers killed under audit", len(brokers))
     left = demand_found_and_deleted(setup, audits, line)
     # The namespace's own topic of policies is none of those that were deleted; it lives on and may leave other things.
@@ -255,12 +254,12 @@ def test_what_killed_brokers_leave_is_found_with_its_owner_and_cause_and_deleted
     assert causes <= {OrphanCause.HALF_DELETED_TOPIC.value}
 
 
-def test_what_brokers_leave_that_are_killed_while_cursors_change_their_ledgers(
-    setup: Setup, dice: random.Random, request: pytest.FixtureRequest, tmp_path: Path
+def test_orphans_of_brokers_killed_during_cursor_roll_overs(
+    setup: Setup, rng: random.Random, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     line = line_of(request)
     for attempt in range(TRIES_TO_LEAK):
-        kill_while_cursors_switch(setup, dice)
+        kill_while_cursors_switch(setup, rng)
         line.fault("brokers killed while cursors switch", len(BROKERS))
         left = demand_found_and_deleted(setup, setup.audits(tmp_path / str(attempt)), line)
         if OrphanCause.FAILED_CURSOR_SWITCH.value in {row["cause"] for row in left}:
@@ -268,12 +267,12 @@ def test_what_brokers_leave_that_are_killed_while_cursors_change_their_ledgers(
     pytest.fail(f"{TRIES_TO_LEAK} times no cursor was in the middle of a change")
 
 
-def kill_while_cursors_switch(setup: Setup, dice: random.Random) -> None:
+def kill_while_cursors_switch(setup: Setup, rng: random.Random) -> None:
     """A change takes three answers of ZooKeeper; while these are slow, most cursors are in the middle of one."""
     rollovers = CursorRollovers(setup.workload, f"public/switched-{unique()}")
     with rollovers.running():
         until(lambda: rollovers.acknowledged >= ACKNOWLEDGED, "all cursors change their ledgers again and again")
-        for _ in range(dice.randint(8, 16)):
+        for _ in range(rng.randint(8, 16)):
             setup.cluster.stop("zookeeper")
             pause(0.3)
             setup.cluster.cont("zookeeper")
@@ -285,7 +284,7 @@ def kill_while_cursors_switch(setup: Setup, dice: random.Random) -> None:
 
 
 def demand_found_and_deleted(setup: Setup, audits: Audits, line: Line) -> list[dict[str, Any]]:
-    """The second of two looks plans to delete all that no broker knows, gives the reason, and it goes; its rows."""
+    """Demand that the second of two audits explains and deletes all ledgers unknown to brokers; return its rows."""
     unused = setup.unused_at_rest()
     audits.look()
     audits.wait_between_looks()
@@ -303,26 +302,22 @@ def demand_found_and_deleted(setup: Setup, audits: Audits, line: Line) -> list[d
 
 
 def delete_and_kill(
-    setup: Setup, namespace: str, names: Sequence[str], brokers: Sequence[str], dice: random.Random
+    setup: Setup, namespace: str, names: Sequence[str], brokers: Sequence[str], rng: random.Random
 ) -> None:
     """Delete all topics at once, kill brokers in the middle, start them again, delete again what was not answered."""
     with ThreadPoolExecutor(len(brokers) + 1) as pool:
-        run = pool.submit(delete_topics, setup.url, namespace, names, _unheard)
-        pause(dice.uniform(0.1, 1.0))
+        run = pool.submit(delete_topics, setup.url, namespace, names, lambda: None)
+        pause(rng.uniform(0.1, 1.0))
         for broker in brokers:
             setup.cluster.kill(broker)
-        pause(dice.uniform(0, 2))
+        pause(rng.uniform(0, 2))
         list(pool.map(setup.cluster.restart, brokers))
         failed = run.result()
     assert delete_again(setup.url, namespace, failed, pause, rounds=90) == []
 
 
-def _unheard() -> None:
-    """An answer without a reader."""
-
-
 def demand_owner_and_cause(setup: Setup, row: dict[str, Any]) -> None:
-    """Both as in the ledger's own bytes and at the brokers."""
+    """Demand that owner and cause agree with the ledger's own bytes and with the brokers."""
     kind, cause = LedgerKind(row["kind"]), OrphanCause(row["cause"])
     (stamp,) = setup.view.custom_metadata([row["ledger_id"]]).values()
     named = {
@@ -335,7 +330,7 @@ def demand_owner_and_cause(setup: Setup, row: dict[str, Any]) -> None:
 
 
 def demand_missing(setup: Setup, look: Look) -> None:
-    """What is reported missing is named by brokers and gone.
+    """Demand that ledgers reported missing are referenced by brokers and gone.
 
     Compacted ledgers are left out, and whatever was made while the audit's inputs were: ``docs/audit.md`` explains why.
     """

@@ -34,23 +34,26 @@ _MOST_CHANGES = 4
 
 
 class Supervisor:
-    """Starts a member again that has ended by itself, as bookies do when they find their session ended."""
+    """Starts a member again that has ended by itself, as bookies do some 10 s after their session has ended.
+
+    Tests ask for it before the scene, whose oracles look at the end and need the bookies.
+    """
 
     def __init__(self, cluster: ClusterUnderTest) -> None:
         self._cluster = cluster
-        self._in_hand: frozenset[str] = frozenset()
+        self._left_alone: frozenset[str] = frozenset()
         self._stop = threading.Event()
         self._turn = threading.Lock()
         self._thread = threading.Thread(target=self._watch)
         self._thread.start()
 
     @contextlib.contextmanager
-    def looking_away(self, members: Sequence[str]) -> Iterator[None]:
-        """A test breaks these members on purpose and brings them back itself."""
+    def leaving_alone(self, members: Sequence[str]) -> Iterator[None]:
+        """Leave members alone that a test breaks on purpose and brings back itself."""
         with self._turn:
-            self._in_hand = frozenset(members)
+            self._left_alone = frozenset(members)
         yield
-        self._in_hand = frozenset()
+        self._left_alone = frozenset()
 
     def stop(self) -> None:
         self._stop.set()
@@ -60,7 +63,7 @@ class Supervisor:
         while not self._stop.wait(_SUPERVISE_SECONDS):
             with self._turn:
                 for name in self._cluster.addresses.member_urls:
-                    if name not in self._in_hand and not self._cluster.is_running(name):
+                    if name not in self._left_alone and not self._cluster.is_running(name):
                         self._cluster.restart(name)
 
 
@@ -72,17 +75,17 @@ def supervisor(deletion_cluster: ClusterUnderTest) -> Iterator[Supervisor]:
 
 
 @pytest.mark.parametrize("role", MEMBERS, ids=lambda role: role.value)
-def test_members_break_and_come_back(
-    scene: Scene, supervisor: Supervisor, dice: random.Random, tally: Line, role: Role
+def test_members_fail_and_return(
+    supervisor: Supervisor, scene: Scene, rng: random.Random, tally: Line, role: Role
 ) -> None:
-    load = Load(scene, [scene.sidecar], dice)
+    load = Load(scene, [scene.sidecar], rng)
     load.prepare()
-    members = dice.sample(MEMBERS[role], dice.randint(1, len(MEMBERS[role])))
-    kind = dice.choice(list(ACTS))
+    members = rng.sample(MEMBERS[role], rng.randint(1, len(MEMBERS[role])))
+    kind = rng.choice(list(ACTS))
     with load.running():
-        pause(dice.uniform(0, 2))
-        with supervisor.looking_away(members):
-            ACTS[kind](scene, members, dice)
+        pause(rng.uniform(0, 2))
+        with supervisor.leaving_alone(members):
+            ACTS[kind](scene, members, rng)
         tally.fault(f"{role.value} {kind}", len(members))
         if role is Role.ZOOKEEPER:
             end_flapping(scene, supervisor)
@@ -105,28 +108,28 @@ def end_flapping(scene: Scene, supervisor: Supervisor) -> None:
             seen.append({(node.path, node.created_order) for node in nodes if node is not None})
             pause(_BETWEEN_LOOKS_SECONDS)
     if sum(before != after for before, after in pairwise(seen)) > _MOST_CHANGES:
-        with supervisor.looking_away(MEMBERS[Role.BOOKIE]):
+        with supervisor.leaving_alone(MEMBERS[Role.BOOKIE]):
             for bookie in MEMBERS[Role.BOOKIE]:
                 scene.cluster.restart(bookie)
 
 
 def restart_brokers(scene: Scene, supervisor: Supervisor) -> None:
-    """What runs next begins with brokers whose sessions have not ended.
+    """Restart the brokers, so that later tests begin with unexpired sessions.
 
-    Those whose have may answer look-ups of new topics with BadVersionException from then on (4.0.8).
+    Brokers with expired sessions may answer look-ups of new topics with BadVersionException from then on (4.0.8).
     """
     brokers = MEMBERS[Role.BROKER]
-    with supervisor.looking_away(brokers):  # else both start one that is down in between
+    with supervisor.leaving_alone(brokers):  # else both start one that is down in between
         for broker in brokers:
             scene.cluster.restart(broker)
 
 
-def killed(scene: Scene, members: Sequence[str], dice: random.Random) -> None:
-    """SIGKILL, and after a while new processes."""
+def killed(scene: Scene, members: Sequence[str], rng: random.Random) -> None:
+    """Kill the members, and restart them after a while."""
     registered = set(registered_bookies(scene.workload.store))
     for member in members:
         scene.cluster.kill(member)
-    pause(dice.uniform(0, 3))
+    pause(rng.uniform(0, 3))
     if role_of(members[0]) is Role.BOOKIE:
         # A bookie that starts before its dead predecessor's session has ended refuses to register (LockBusyException).
         until(
@@ -143,20 +146,20 @@ def registered_bookies(store: MetadataStore) -> Sequence[str]:
     return [child for child in children if child != "readonly"]
 
 
-def restarted(scene: Scene, members: Sequence[str], dice: random.Random) -> None:
-    """SIGTERM, then new processes, one after the other."""
+def restarted(scene: Scene, members: Sequence[str], rng: random.Random) -> None:
+    """Terminate and restart the members one after the other."""
     for member in members:
         scene.cluster.restart(member)
-        pause(dice.uniform(0, 1))
+        pause(rng.uniform(0, 1))
 
 
 def frozen(shortest_seconds: float, longest_seconds: float) -> Act:
-    """SIGSTOP, and after a while SIGCONT."""
+    """Return an act that stops the members, and continues them after a while."""
 
-    def act(scene: Scene, members: Sequence[str], dice: random.Random) -> None:
+    def act(scene: Scene, members: Sequence[str], rng: random.Random) -> None:
         for member in members:
             scene.cluster.stop(member)
-        pause(dice.uniform(shortest_seconds, longest_seconds))
+        pause(rng.uniform(shortest_seconds, longest_seconds))
         for member in members:
             scene.cluster.cont(member)
 

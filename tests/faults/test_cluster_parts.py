@@ -1,31 +1,30 @@
 """Brokers killed while subscriptions with delayed indexes and schemas are deleted: no ledger of theirs is left."""
 
 import random
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.cluster.background import in_parallel
 from tests.cluster.deletion import Scene
 from tests.cluster.parts import delete_parts, delete_rest, end_promises, killing_after, make_parts
+from tests.cluster.running import BROKERS
 from tests.faults.tally import Line
 
-BROKERS = ("broker-1", "broker-2")
 SUBSCRIPTIONS, SCHEMAS = 20, 4
 
 
 @pytest.mark.usefixtures("full_run")
-def test_brokers_killed_while_parts_of_topics_are_deleted(scene: Scene, dice: random.Random, tally: Line) -> None:
+def test_brokers_killed_while_parts_of_topics_are_deleted(scene: Scene, rng: random.Random, tally: Line) -> None:
     sidecar, workload = scene.sidecar, scene.workload
     parts = make_parts(workload, scene.namespace, SUBSCRIPTIONS, SCHEMAS)
     assert len(parts.ledgers) >= 2 * SUBSCRIPTIONS + 3 * SCHEMAS
-    paths = dice.sample(parts.paths, len(parts.paths))
+    paths = rng.sample(parts.paths, len(parts.paths))
 
     def kill() -> None:
-        with ThreadPoolExecutor(len(BROKERS)) as pool:
-            list(pool.map(scene.cluster.kill, BROKERS))
-            list(pool.map(scene.cluster.restart, BROKERS))
+        for act in (scene.cluster.kill, scene.cluster.restart):
+            in_parallel(act, BROKERS, len(BROKERS))
 
-    with killing_after(dice.randrange(1, len(paths) // 2), kill) as answered:
+    with killing_after(rng.randrange(1, len(paths) // 2), kill) as answered:
         left = delete_parts(sidecar.url, paths, answered)
     tally.fault("broker killed")
     tally.fault("broker killed")

@@ -7,8 +7,8 @@ from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
-from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
-from pulsar_sidecar.ledger_deletion.second_phase.retry import DELAY_TIME, SUBSCRIPTION
+from pulsar_sidecar.features.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import DELAY_TIME, SUBSCRIPTION
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.cluster.deletion import Scene
@@ -21,38 +21,38 @@ RETRY = parse_topic_name(f"persistent://{SYSTEM_NAMESPACE}/{DeletionTopic.RETRY.
 DISTURBANCES = 3
 
 
-def test_records_come_again_out_of_order_and_late(scene: Scene, dice: random.Random, tally: Line) -> None:
+def test_records_come_again_out_of_order_and_late(scene: Scene, rng: random.Random, tally: Line) -> None:
     assert scene.sidecar.is_ready
-    load = Load(scene, [scene.sidecar], dice, topics=2)
+    load = Load(scene, [scene.sidecar], rng, topics=2)
     load.prepare()
     begun_ms = scene.workload.store.now_ms()
     with load.running():
-        send_copies(scene, load.records, dice, tally)
+        send_copies(scene, load.records, rng, tally)
         for _ in range(DISTURBANCES):
-            pause(dice.uniform(0, 1.5))
-            kind = dice.choice(list(DISTURB))
+            pause(rng.uniform(0, 1.5))
+            kind = rng.choice(list(DISTURB))
             DISTURB[kind](scene, begun_ms)
             load.use([scene.sidecar])
             tally.fault(kind)
-            send_copies(scene, load.records, dice, tally)
+            send_copies(scene, load.records, rng, tally)
     scene.oracles.wait_until_drained(scene.sidecar)
     load.check()
 
 
-def send_copies(scene: Scene, records: Sequence[Mapping[str, Any]], dice: random.Random, tally: Line) -> None:
-    """The same records again, shuffled, by producers of other names, on both topics, some of them later."""
-    chosen = [dice.choice(records) for _ in range(len(records))]
-    _produce(scene, PENDING, chosen[::2], dice, tally)
-    _produce(scene, RETRY, chosen[1::2], dice, tally)
+def send_copies(scene: Scene, records: Sequence[Mapping[str, Any]], rng: random.Random, tally: Line) -> None:
+    """Send the records again, shuffled, from producers of other names, on both topics, some of them delayed."""
+    chosen = [rng.choice(records) for _ in range(len(records))]
+    _produce(scene, PENDING, chosen[::2], rng, tally)
+    _produce(scene, RETRY, chosen[1::2], rng, tally)
 
 
 def _produce(
-    scene: Scene, topic: TopicName, records: Sequence[Mapping[str, Any]], dice: random.Random, tally: Line
+    scene: Scene, topic: TopicName, records: Sequence[Mapping[str, Any]], rng: random.Random, tally: Line
 ) -> None:
-    producer = scene.workload.client.create_producer(str(topic), batching_enabled=dice.random() < 0.5)
+    producer = scene.workload.client.create_producer(str(topic), batching_enabled=rng.random() < 0.5)
     with closing(producer):
         for each in records:
-            late_ms = dice.choice([0, 0, dice.randrange(3000)])
+            late_ms = rng.choice([0, 0, rng.randrange(3000)])
             properties = {DELAY_TIME: str(late_ms)} if topic is RETRY else {}
             later = timedelta(milliseconds=late_ms) if late_ms else None
             producer.send(json.dumps(each).encode(), properties=properties, deliver_after=later)
@@ -68,13 +68,13 @@ def rewound(scene: Scene, begun_ms: int) -> None:
 
 
 def killed(scene: Scene, _: int) -> None:
-    """What it held comes again to another."""
+    """Kill the sidecar, whose unacknowledged records are redelivered to another."""
     scene.sidecar.kill()
     assert scene.sidecar.is_ready
 
 
 def terminated(scene: Scene, _: int) -> None:
-    """The same, in order."""
+    """Terminate the sidecar in an orderly way."""
     scene.sidecar.terminate()
     assert scene.sidecar.is_ready
 

@@ -4,20 +4,17 @@ The stall is the broker's own. With delivery times taken strictly, its tracker l
 most, and a tick is an hour here; only a subscription's first delayed messages come in time.
 """
 
-import contextlib
 import random
 import re
 from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.deletion import BROKER_CONF, Scene
-from tests.cluster.oracles import OutcomeLog
+from tests.cluster.deletion import BROKER_CONF, Scene, open_outcome_log, open_sidecars, open_workload
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
-from tests.cluster.sidecars import SidecarProcess, Sidecars
-from tests.cluster.topics import Workload
+from tests.cluster.sidecars import SidecarProcess
 from tests.faults.load import Load
 from tests.faults.tally import Line
 
@@ -36,37 +33,23 @@ def deletion_cluster(special_cluster: ClusterFactory) -> Iterator[ClusterUnderTe
         yield cluster
 
 
-@pytest.fixture(scope="module")
-def workload(deletion_cluster: ClusterUnderTest) -> Iterator[Workload]:
-    with contextlib.closing(Workload(deletion_cluster)) as workload:
-        yield workload
+workload = pytest.fixture(scope="module")(open_workload)
+sidecars = pytest.fixture(scope="module")(open_sidecars)
+outcome_log = pytest.fixture(scope="module")(open_outcome_log)
 
 
-@pytest.fixture(scope="module")
-def sidecars(deletion_cluster: ClusterUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sidecars]:
-    sidecars = Sidecars(deletion_cluster.addresses, tmp_path_factory.mktemp("watchful"))
-    yield sidecars
-    sidecars.close()
-
-
-@pytest.fixture(scope="module")
-def outcome_log(workload: Workload) -> Iterator[OutcomeLog]:
-    with contextlib.closing(OutcomeLog(workload)) as log:
-        yield log
-
-
-def test_retries_go_on_while_the_broker_delivers_none(scene: Scene, dice: random.Random, tally: Line) -> None:
+def test_retries_go_on_while_the_broker_delivers_none(scene: Scene, rng: random.Random, tally: Line) -> None:
     sidecar = scene.sidecars.running[0] if scene.sidecars.running else scene.start_alone(**WATCHFUL)
-    before = read_past_the_broker(sidecar)
-    load = Load(scene, [sidecar], dice, topics=2)
+    before = overdue_retries(sidecar)
+    load = Load(scene, [sidecar], rng, topics=2)
     load.prepare()
     with load.running():
         # Records of ledgers that are in use have to wait on the retry topic.
-        until(lambda: read_past_the_broker(sidecar) > before, "retries are read past the broker")
+        until(lambda: overdue_retries(sidecar) > before, "retries are read past the broker")
     load.check()
-    tally.fault("retry held back", read_past_the_broker(sidecar) - before)
+    tally.fault("retry held back", overdue_retries(sidecar) - before)
 
 
-def read_past_the_broker(sidecar: SidecarProcess) -> int:
-    """How many retries it has found overdue so far."""
+def overdue_retries(sidecar: SidecarProcess) -> int:
+    """Return the number of retries found overdue so far."""
     return sum(int(count) for count in OVERDUE.findall(sidecar.whole_log))

@@ -22,7 +22,7 @@ READY_SECONDS = 30
 
 @pytest.fixture
 def sidecar(scene: Scene) -> Iterator[SidecarProcess]:
-    """One that knows a single broker's address, the one that is going to hang."""
+    """Start a sidecar that knows only the address of the broker that will hang."""
     url = scene.cluster.addresses.member_urls["broker-1"]
     yield scene.start_alone(
         web_service_url=url, two_phase_deletion_topic_deletion_wait_in_seconds=WAIT_SECONDS, log_format="text"

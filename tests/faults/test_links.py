@@ -40,7 +40,7 @@ with socket.create_server(("{LOOPBACK}", int(sys.argv[1]))) as listener:
 
 @pytest.fixture(scope="module")
 def ports() -> Iterator[dict[Link, int]]:
-    """Two servers on this machine's loopback address that answer what they are sent."""
+    """Yield two servers on this machine's loopback address that answer what they are sent."""
     with ExitStack() as stack:
         listeners = [stack.enter_context(socket.create_server((LOOPBACK, port))) for port in free_ports(2)]
         for listener in listeners:
@@ -108,7 +108,7 @@ def test_a_reset_ends_connections_and_lets_new_ones_be_made(network: SidecarNetw
     assert reaches(network, ports[ONE])
 
 
-def test_what_listens_inside_is_reached_from_outside(network: SidecarNetwork) -> None:
+def test_servers_inside_are_reached_from_outside(network: SidecarNetwork) -> None:
     (port,) = free_ports(1)
     network.expose(port)
     with start(network, ANSWER, port) as answering:

@@ -14,6 +14,7 @@ import pytest
 import requests
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
+from tests.cluster.background import in_parallel
 from tests.cluster.offload_leaks import OffloadingTopics, offloading_to, watching
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
@@ -42,11 +43,11 @@ def offloading(special_cluster: ClusterFactory) -> Iterator[OffloadingTopics]:
 
 @pytest.mark.usefixtures("full_run")
 def test_brokers_killed_in_trims_and_offloads(
-    request: pytest.FixtureRequest, offloading: OffloadingTopics, dice: random.Random, tmp_path: Path
+    request: pytest.FixtureRequest, offloading: OffloadingTopics, rng: random.Random, tmp_path: Path
 ) -> None:
     tally = line_of(request)
     unseen = filled(offloading)
-    kill_in_the_middle(offloading, unseen, dice)
+    kill_in_the_middle(offloading, unseen, rng)
     left = offloading.unnamed(unseen)
     assert left, "without a sidecar brokers that were killed left nothing"
     tally.fault("left in tiered storage without a sidecar: objects", len(left))
@@ -54,7 +55,7 @@ def test_brokers_killed_in_trims_and_offloads(
     with closing(Sidecars(offloading.cluster.addresses, tmp_path)) as sidecars:
         sidecar = sidecars.start(**watching(offloading.bucket, "append"))
         until(lambda: sidecar.call("GET", f"{BASE}/watch")["state"] == "watching", "the sidecar watches")
-        kill_in_the_middle(offloading, seen, dice)
+        kill_in_the_middle(offloading, seen, rng)
         tally.fault("brokers killed in trims and offloads", len(offloading.brokers))
         sidecar.call("POST", f"{BASE}/watch/resume")
         until(
@@ -78,11 +79,10 @@ def url_of(offloading: OffloadingTopics, topic: TopicName) -> str:
 
 
 def filled(offloading: OffloadingTopics) -> Sequence[TopicName]:
-    """Topics with ledgers to be trimmed, which are offloaded, and as many with ledgers that are yet to be offloaded."""
+    """Create topics with offloaded ledgers to be trimmed, and as many with ledgers to be offloaded."""
     topics = [parse_topic_name(f"persistent://public/default/killed-{unique()}") for _ in range(2 * TOPICS)]
     entries = LEDGERS * ENTRIES_PER_LEDGER + 1
-    with ThreadPoolExecutor(len(topics)) as pool:
-        list(pool.map(lambda topic: offloading.fill(topic, entries, SUBSCRIPTION), topics))
+    in_parallel(lambda topic: offloading.fill(topic, entries, SUBSCRIPTION), topics, len(topics))
     for topic in topics[:TOPICS]:
         offloading.offload(topic)
     for topic in topics[:TOPICS]:
@@ -94,13 +94,13 @@ def is_offloaded(offloading: OffloadingTopics, topic: TopicName) -> bool:
     return offloading.offload_state(topic) == "SUCCESS"
 
 
-def kill_in_the_middle(offloading: OffloadingTopics, topics: Sequence[TopicName], dice: random.Random) -> None:
+def kill_in_the_middle(offloading: OffloadingTopics, topics: Sequence[TopicName], rng: random.Random) -> None:
     """Kill the brokers in offloads, and again in trims and in the offloads that come after the failed ones."""
     trimmed, failing = topics[:TOPICS], topics[TOPICS:]
     offloading.refusals.indexes = offloading.refusals.deletions = True
     for topic in failing:
         offloading.offload(topic)
-    pause(dice.uniform(*KILLED_AFTER_SECONDS))
+    pause(rng.uniform(*KILLED_AFTER_SECONDS))
     offloading.kill_brokers()
     offloading.refusals.deletions = True
     calls = [
@@ -111,7 +111,7 @@ def kill_in_the_middle(offloading: OffloadingTopics, topics: Sequence[TopicName]
         for call in calls:
             pool.submit(quietly, call)
         until(lambda: any(not offloading.contexts(each) for each in trimmed), "a list is trimmed")
-        pause(dice.uniform(*KILLED_AFTER_SECONDS))
+        pause(rng.uniform(*KILLED_AFTER_SECONDS))
         offloading.kill_brokers()
     for topic in failing:
         offloading.offload(topic)

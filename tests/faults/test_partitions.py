@@ -45,7 +45,7 @@ def sidecars(
     network: SidecarNetwork,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Sidecars]:
-    """The sidecars of this module stand in the namespace; the session's others are ended."""
+    """Yield this module's sidecars in the namespace; the session's others are ended."""
     sidecars.end_all()
     inside = Sidecars(deletion_cluster.addresses, tmp_path_factory.mktemp("inside"), network)
     yield inside
@@ -54,7 +54,7 @@ def sidecars(
 
 @pytest.fixture(scope="module")
 def outside(deletion_cluster: ClusterUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sidecars]:
-    """Sidecars whose connections are not cut."""
+    """Yield sidecars whose connections are not cut."""
     outside = Sidecars(deletion_cluster.addresses, tmp_path_factory.mktemp("outside"))
     yield outside
     outside.close()
@@ -62,23 +62,23 @@ def outside(deletion_cluster: ClusterUnderTest, tmp_path_factory: pytest.TempPat
 
 @pytest.mark.parametrize("peer", PEERS)
 def test_a_sidecar_is_cut_off(
-    scene: Scene, network: SidecarNetwork, outside: Sidecars, dice: random.Random, tally: Line, peer: str
+    scene: Scene, network: SidecarNetwork, outside: Sidecars, rng: random.Random, tally: Line, peer: str
 ) -> None:
-    together = dice.random() < 0.5
+    together = rng.random() < 0.5
     if not together:
         outside.end_all()
-    load = Load(scene, [scene.sidecar, *([outside.shared()] if together else [])], dice, topics=4)
+    load = Load(scene, [scene.sidecar, *([outside.shared()] if together else [])], rng, topics=4)
     load.prepare()
     links = [link for link in network.links if PEERS[peer](link)]
-    kind = dice.choice([*SECONDS, RESET])
+    kind = rng.choice([*SECONDS, RESET])
     with load.running():
-        pause(dice.uniform(0, 2))
+        pause(rng.uniform(0, 2))
         if kind == RESET:
-            reset_again_and_again(network, links, dice)
+            reset_repeatedly(network, links, rng)
             tally.fault(f"{peer}: {RESET}")
         else:
-            how = dice.choice([Cut.BOTH, Cut.BOTH, Cut.TO_CLUSTER, Cut.TO_SIDECAR])
-            cut(network, links, how, dice.uniform(*SECONDS[kind]))
+            how = rng.choice([Cut.BOTH, Cut.BOTH, Cut.TO_CLUSTER, Cut.TO_SIDECAR])
+            cut(network, links, how, rng.uniform(*SECONDS[kind]))
             tally.fault(f"{peer}: cut {how.value}, {kind}")
     load.check()
 
@@ -91,7 +91,7 @@ def cut(network: SidecarNetwork, links: Sequence[Link], how: Cut, seconds: float
         network.restore(links)
 
 
-def reset_again_and_again(network: SidecarNetwork, links: Sequence[Link], dice: random.Random) -> None:
+def reset_repeatedly(network: SidecarNetwork, links: Sequence[Link], rng: random.Random) -> None:
     for _ in range(4):
         network.reset(links)
-        pause(dice.uniform(0, 0.8))
+        pause(rng.uniform(0, 0.8))

@@ -22,7 +22,7 @@ MESSAGES = 60
 
 
 def end_of(program: Sequence[str]) -> tuple[int, str]:
-    """A program's exit code, and the end of what it wrote to standard error."""
+    """Return a program's exit code, and the end of what it wrote to standard error."""
     ended = run_program(*program)
     return ended.returncode, ended.stderr[-1_000:]
 

@@ -31,12 +31,12 @@ TRUE_TIMERS = Path(__file__).with_name("true_timers.c")
 SKEWS = ("+1h", "-1h", "-10y", "+10y")
 OPEN_MIN_AGE_SECONDS = 12
 CLOCK_ERROR_MS = 500
-"""How exactly the store's clock is known, here and there."""
+"""Accuracy of the store's clock as the sidecar and the test know it."""
 SETTINGS = {"two_phase_deletion_open_ledger_min_age_in_seconds": OPEN_MIN_AGE_SECONDS}
 
 
 def faked(file: Path) -> Mapping[str, str]:
-    """The environment in which a process reads its clock's error from the file, again and again."""
+    """Return the environment in which a process reads its clock's error from the file, again and again."""
     library = next((path for path in LIBRARIES if path.exists()), None)
     if library is None:
         pytest.skip("libfaketime is not here: apt install libfaketime (Debian), dnf install libfaketime (Fedora)")
@@ -49,7 +49,7 @@ def faked(file: Path) -> Mapping[str, str]:
 
 
 def true_timers(directory: Path) -> Path:
-    """The library that keeps libfaketime away from monotonic timers; see its source."""
+    """Return the library that keeps libfaketime away from monotonic timers; see its source."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("a C compiler is not here: apt install gcc (Debian), dnf install gcc (Fedora)")
@@ -72,7 +72,7 @@ def start_skewed(scene: Scene, file: Path) -> SidecarProcess:
 
 
 def open_orphans(scene: Scene) -> dict[LedgerId, tuple[TopicName, int]]:
-    """Ledgers that were left behind while they were open: their topics, and when that was by the store's clock."""
+    """Leave open ledgers behind; return their topics and creation times by the store's clock."""
     found = {}
     for topic in (scene.topic(f"open-{number}") for number in range(3)):
         left = scene.orphans(topic, 1)
@@ -88,7 +88,7 @@ def records_of(young: Mapping[LedgerId, tuple[TopicName, int]]) -> list[dict[str
 
 
 def stays_until_old_enough(scene: Scene, young: Mapping[LedgerId, tuple[TopicName, int]]) -> None:
-    """Each of them exists as long as it is too young to be deleted, by the store's clock."""
+    """Demand that each ledger exists as long as it is too young to be deleted, by the store's clock."""
     store = scene.workload.store
     while young:
         existing = scene.workload.existing(young)
@@ -102,30 +102,30 @@ def stays_until_old_enough(scene: Scene, young: Mapping[LedgerId, tuple[TopicNam
         pause(0.2)
 
 
-def test_a_clock_that_is_wrong(scene: Scene, dice: random.Random, tally: Line, tmp_path: Path) -> None:
+def test_a_clock_that_is_wrong(scene: Scene, rng: random.Random, tally: Line, tmp_path: Path) -> None:
     # An hour ahead, retries were once delayed by an hour too.
-    work_with_a_clock(scene, dice, tally, tmp_path / "skew", "+1h")
+    work_with_a_clock(scene, rng, tally, tmp_path / "skew", "+1h")
 
 
 @pytest.mark.replays("ci", 0)  # back by ten years, where the client's batches once took ten years to come
-def test_a_clock_that_is_wrong_and_jumps(scene: Scene, dice: random.Random, tally: Line, tmp_path: Path) -> None:
-    work_with_a_clock(scene, dice, tally, tmp_path / "skew", dice.choice(SKEWS), most_jumps=2)
+def test_a_clock_that_is_wrong_and_jumps(scene: Scene, rng: random.Random, tally: Line, tmp_path: Path) -> None:
+    work_with_a_clock(scene, rng, tally, tmp_path / "skew", rng.choice(SKEWS), most_jumps=2)
 
 
 def work_with_a_clock(
-    scene: Scene, dice: random.Random, tally: Line, file: Path, skew: str, most_jumps: int = 0
+    scene: Scene, rng: random.Random, tally: Line, file: Path, skew: str, most_jumps: int = 0
 ) -> None:
     set_clock(file, skew)
     sidecar = start_skewed(scene, file)
-    load = Load(scene, [sidecar], dice)
+    load = Load(scene, [sidecar], rng)
     load.prepare()
     young = open_orphans(scene)
     with load.running():
         scene.append(sidecar, records_of(young))
         tally.fault("sidecar's clock is wrong")
-        for _ in range(dice.randint(0, most_jumps)):
-            pause(dice.uniform(0.5, 3))
-            set_clock(file, dice.choice(SKEWS))
+        for _ in range(rng.randint(0, most_jumps)):
+            pause(rng.uniform(0.5, 3))
+            set_clock(file, rng.choice(SKEWS))
             tally.fault("sidecar's clock jumps")
         stays_until_old_enough(scene, young)
     finals = scene.oracles.wait_for_finals(young)

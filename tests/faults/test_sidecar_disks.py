@@ -33,7 +33,7 @@ NOWHERE = {"TMPDIR": "/proc", "HOME": "/proc"}
 
 @contextlib.contextmanager
 def small_disk(place: Path, size_bytes: int) -> Iterator[Path]:
-    """A file system of its own that is soon full."""
+    """Yield a file system of its own that is soon full."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small disk takes root: sudo, or unshare --map-root-user --mount")
     place.mkdir()
@@ -57,13 +57,13 @@ def fill_up(disk: Path) -> Path:
     return filler
 
 
-def test_a_sidecar_that_cannot_write_a_line(scene: Scene, dice: random.Random, tally: Line) -> None:
+def test_a_sidecar_that_cannot_write_a_line(scene: Scene, rng: random.Random, tally: Line) -> None:
     if not FULL.exists():
         pytest.skip("this system has no /dev/full")
     scene.sidecars.end_all()
     sidecar = scene.sidecars.launch_in(NOWHERE, log=FULL)
     until(lambda: sidecar.is_ready, "it is ready")
-    load = Load(scene, [sidecar], dice)
+    load = Load(scene, [sidecar], rng)
     load.prepare()
     with load.running():
         tally.fault("sidecar's output is on a full disk, and no directory is writable")
@@ -73,21 +73,21 @@ def test_a_sidecar_that_cannot_write_a_line(scene: Scene, dice: random.Random, t
 
 
 def test_a_sidecar_whose_disk_fills_up_for_a_while(
-    scene: Scene, dice: random.Random, tally: Line, tmp_path: Path
+    scene: Scene, rng: random.Random, tally: Line, tmp_path: Path
 ) -> None:
     with small_disk(tmp_path / "disk", LOG_DISK_BYTES) as disk:
         log = disk / "sidecar.log"
         scene.sidecars.end_all()
         sidecar = scene.sidecars.launch_in(NOWHERE, log=log)
         until(lambda: sidecar.is_ready, "it is ready")
-        load = Load(scene, [sidecar], dice)
+        load = Load(scene, [sidecar], rng)
         load.prepare()
         with load.running():
-            pause(dice.uniform(0, 2))
+            pause(rng.uniform(0, 2))
             filler = fill_up(disk)
             tally.fault("sidecar's disk fills up")
             written = log.stat().st_size
-            pause(dice.uniform(1, 3))
+            pause(rng.uniform(1, 3))
             assert log.stat().st_size <= written + 4096
             filler.unlink()
         load.check()
@@ -97,7 +97,7 @@ def test_a_sidecar_whose_disk_fills_up_for_a_while(
 
 
 def _logged_by(sidecar: SidecarProcess, log: Path) -> int:
-    """How long its log is after one more request that is worth a line."""
+    """Return the log's length after one more request that is logged."""
     answer = sidecar.request("POST", f"{BASE}/pending", {"ledgers": []})
     assert answer.status_code < 500, answer.text
     return log.stat().st_size
@@ -116,7 +116,7 @@ HOLDS_SECONDS = 8
 def scene_on_a_small_disk(
     special_cluster: ClusterFactory, tmp_path: Path, full_run: None
 ) -> Iterator[tuple[Scene, Path]]:
-    """A cluster whose only bookie keeps its ledgers on a small disk."""
+    """Yield a cluster whose only bookie keeps its ledgers on a small disk."""
     with small_disk(tmp_path / "disk", BOOKIE_DISK_BYTES) as disk:
         bookie_conf = {
             "ledgerDirectories": str(disk),

@@ -22,17 +22,17 @@ UNCERTAIN_SECONDS = 0.2
 """A request that began so shortly before the signal may have come too late to be in flight."""
 
 
-def test_sidecars_killed_at_random_times(scene: Scene, dice: random.Random, tally: Line) -> None:
+def test_sidecars_killed_at_random_times(scene: Scene, rng: random.Random, tally: Line) -> None:
     sidecars = scene.start_together({}, {})
-    load = Load(scene, sidecars, dice, topics=TOPICS)
+    load = Load(scene, sidecars, rng, topics=TOPICS)
     load.prepare()
     with load.running():
-        for _ in range(dice.randint(3, 5)):
-            pause(dice.uniform(0, 2.5))
-            victim = dice.choice(sidecars)
+        for _ in range(rng.randint(3, 5)):
+            pause(rng.uniform(0, 2.5))
+            victim = rng.choice(sidecars)
             victim.kill()
             tally.fault("sidecar killed at a random time")
-            pause(dice.uniform(0, 1))
+            pause(rng.uniform(0, 1))
             victim.restart()
     for sidecar in sidecars:
         sidecar.wait_until_ready()
@@ -41,7 +41,7 @@ def test_sidecars_killed_at_random_times(scene: Scene, dice: random.Random, tall
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request: when it began, and its status or what broke it."""
+    """A request: its start, and its status or error."""
 
     began: float
     status: int | None
@@ -81,16 +81,16 @@ def _refused(error: requests.RequestException) -> bool:
     return bool(error.args) and isinstance(getattr(error.args[0], "reason", None), NewConnectionError)
 
 
-def test_sidecars_terminated_under_load(scene: Scene, dice: random.Random, tally: Line) -> None:
+def test_sidecars_terminated_under_load(scene: Scene, rng: random.Random, tally: Line) -> None:
     sidecars = scene.start_together({}, {})
-    victim = dice.choice(sidecars)
-    load = Load(scene, sidecars, dice, topics=TOPICS)
+    victim = rng.choice(sidecars)
+    load = Load(scene, sidecars, rng, topics=TOPICS)
     load.prepare()
-    mine = dice.sample(load.records, CALLERS)
+    mine = rng.sample(load.records, CALLERS)
     with load.running():
-        pause(dice.uniform(0, 2.5))
+        pause(rng.uniform(0, 2.5))
         callers = Callers(lambda number: append(victim, mine[number]))
-        pause(dice.uniform(0.3, 1))
+        pause(rng.uniform(0.3, 1))
         terminated_at = time.monotonic()
         code = victim.terminate(GRACE_SECONDS)
         tally.fault("sidecar terminated under load")

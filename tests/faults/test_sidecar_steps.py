@@ -30,9 +30,9 @@ FROZEN_SECONDS = (4.5, 8.0)
 """Longer than the session of 4 s; the broker keeps the connections of a frozen sidecar open for about a minute."""
 
 
-def prepared(scene: Scene, dice: random.Random, directory: Path, sidecars: int) -> Stimuli:
-    """Enough for so many sidecars, and none of them running."""
-    stimuli = Stimuli(scene, dice, directory)
+def prepared(scene: Scene, rng: random.Random, directory: Path, sidecars: int) -> Stimuli:
+    """Prepare enough topics and ledgers for so many sidecars, none of which runs."""
+    stimuli = Stimuli(scene, rng, directory)
     stimuli.prepare(topics=2 * sidecars, orphans=ORPHANS_EACH * sidecars)
     stimuli.delete_some(scene.sidecar, TO_BRING_BACK)
     scene.sidecars.end_all()
@@ -40,10 +40,10 @@ def prepared(scene: Scene, dice: random.Random, directory: Path, sidecars: int) 
 
 
 def test_a_sidecar_killed_before_and_after_every_step(
-    scene: Scene, dice: random.Random, tally: Line, tmp_path: Path, fault_rounds: int
+    scene: Scene, rng: random.Random, tally: Line, tmp_path: Path, fault_rounds: int
 ) -> None:
-    points = dice.sample(POINTS, SHORT_CUT if fault_rounds == 1 else len(POINTS))
-    stimuli = prepared(scene, dice, tmp_path, len(points))
+    points = rng.sample(POINTS, SHORT_CUT if fault_rounds == 1 else len(POINTS))
+    stimuli = prepared(scene, rng, tmp_path, len(points))
     for group in groups(points):
         faults = [Fault(Effect.CRASH, point) for point in group]
         lead_all(stimuli, [(fault, launch(scene, stimuli, fault)) for fault in faults])
@@ -52,21 +52,21 @@ def test_a_sidecar_killed_before_and_after_every_step(
 
 
 @pytest.mark.parametrize("effect", [Effect.FAIL, Effect.EXPIRE], ids=["step-fails", "session-ends"])
-def test_a_sidecar_stumbles(effect: Effect, scene: Scene, dice: random.Random, tally: Line, tmp_path: Path) -> None:
-    stimuli = prepared(scene, dice, tmp_path, STUMBLING)
-    faults = [Fault(effect, point) for point in dice.sample(POINTS, STUMBLING)]
+def test_a_sidecar_stumbles(effect: Effect, scene: Scene, rng: random.Random, tally: Line, tmp_path: Path) -> None:
+    stimuli = prepared(scene, rng, tmp_path, STUMBLING)
+    faults = [Fault(effect, point) for point in rng.sample(POINTS, STUMBLING)]
     stumbling = [(fault, launch(scene, stimuli, fault)) for fault in faults]
     lead_all(stimuli, stumbling)
     count(tally, {Effect.FAIL: "step fails", Effect.EXPIRE: "session ends"}[effect], faults)
     for _, sidecar in stumbling:
         sidecar.wait_until_ready()
-    come_home(scene, stimuli, dice.choice(stumbling)[1])
+    come_home(scene, stimuli, rng.choice(stumbling)[1])
 
 
 @pytest.mark.usefixtures("full_run")
-def test_a_sidecar_frozen_with_work_in_hand(scene: Scene, dice: random.Random, tally: Line, tmp_path: Path) -> None:
-    stimuli = prepared(scene, dice, tmp_path, STUMBLING)
-    faults = [Fault(Effect.FREEZE, point) for point in dice.sample(POINTS, STUMBLING // 2)]
+def test_a_sidecar_frozen_during_work(scene: Scene, rng: random.Random, tally: Line, tmp_path: Path) -> None:
+    stimuli = prepared(scene, rng, tmp_path, STUMBLING)
+    faults = [Fault(Effect.FREEZE, point) for point in rng.sample(POINTS, STUMBLING // 2)]
     frozen = [(fault, launch(scene, stimuli, fault)) for fault in faults]
     with ThreadPoolExecutor(len(faults)) as pool:
         try:
@@ -75,15 +75,15 @@ def test_a_sidecar_frozen_with_work_in_hand(scene: Scene, dice: random.Random, t
             other = scene.sidecars.start(**stimuli.settings)
             # Whatever the frozen ones hold is asked of another sidecar too: theirs must do no harm when they go on.
             stimuli.ask_again(other)
-            pause(dice.uniform(*FROZEN_SECONDS))
+            pause(rng.uniform(*FROZEN_SECONDS))
         finally:
             for _, sidecar in frozen:
                 sidecar.thaw()
-    come_home(scene, stimuli, dice.choice([other, *(sidecar for _, sidecar in frozen)]))
+    come_home(scene, stimuli, rng.choice([other, *(sidecar for _, sidecar in frozen)]))
 
 
 def come_home(scene: Scene, stimuli: Stimuli, sidecar: SidecarProcess) -> None:
-    """Everything that was asked for is accepted, and comes to rest."""
+    """Demand that all requests are accepted and all work ends."""
     sidecar.wait_until_ready()
     stimuli.finish(sidecar)
     scene.oracles.wait_until_drained(sidecar)

@@ -7,7 +7,7 @@ import schemathesis
 
 @schemathesis.serializer("application/x-ndjson")
 def lines(_context: schemathesis.SerializationContext, value: object) -> dict[str, object]:
-    """A list's items on a line each; anything else as it is, on one."""
+    """Return a list's items on a line each; anything else as it is, on one."""
     items = value if isinstance(value, list) else [value]
     return {"data": b"".join(json.dumps(item).encode() + b"\n" for item in items)}
 

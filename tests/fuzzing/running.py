@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 import requests
-from pulsar_sidecar.api.rights import Right
+from pulsar_sidecar.server.rights import Right
 
 _HERE = Path(__file__).parent
 _PROJECT = _HERE.parents[1]

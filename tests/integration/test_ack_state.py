@@ -1,13 +1,13 @@
-"""What is shown of acknowledgement states, against what brokers then really deliver again."""
+"""Acknowledgement states as the sidecar shows them, against what brokers then redeliver."""
 
 import json
 from collections.abc import Iterator
 
 import pytest
-from pulsar_sidecar.ack_state.limits import PauseState, TopicPolicy
-from pulsar_sidecar.ack_state.states import DetailOptions
-from pulsar_sidecar.ack_state.stats_answers import PausesInStats
-from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.features.acknowledgements.results import PauseState, TopicPolicy
+from pulsar_sidecar.features.acknowledgements.states import DetailOptions
+from pulsar_sidecar.features.acknowledgements.stats_answers import PausesInStats
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError
 from pulsar_sidecar.model.names import parse_topic_name
 
@@ -34,21 +34,21 @@ def setup(cluster: ClusterUnderTest) -> Iterator[AckStateSetup]:
         yield setup
 
 
-def test_of_twelve_thousand_holes_what_a_list_has_no_room_for_is_lost(setup: AckStateSetup) -> None:
+def test_holes_beyond_the_stored_limit_are_lost(setup: AckStateSetup) -> None:
     """Two thousand; none by default from 4.2 on, where a ledger's acknowledgements are the bits of one array."""
     lost = HOLES - DEFAULT_LIMIT - 1 if line_under_test() < (4, 2) else 0
     holes = dug(setup, HOLES)
     state = setup.state(holes.topic)
-    assert (state.cursor.ranges, state.cursor.acknowledged.entries) == (HOLES, HOLES)
-    assert (state.limits.max_unacked_ranges, state.ranges_left) == (DEFAULT_LIMIT, 0)
-    assert (state.pause, state.blocked) == (PauseState.OFF, False)
+    assert (state.non_contiguous_deleted_messages_ranges, state.individually_acknowledged_entries) == (HOLES, HOLES)
+    assert (state.max_unacked_ranges_to_persist, state.ranges_left) == (DEFAULT_LIMIT, 0)
+    assert (state.pause, state.blocked_on_ack_state_persistent) == (PauseState.OFF, False)
     BrokerTopicAdmin(setup.rest).unload(holes.topic)
     delivered = holes.delivered()
     assert delivered & holes.acknowledged == positions_in(state.after_unload.ranges)
     assert len(delivered & holes.acknowledged) == lost
     assert delivered >= holes.sent - holes.acknowledged, "nothing else is lost"
     after = setup.state(holes.topic)
-    assert (after.cursor.ranges, after.after_unload.entries) == (HOLES - lost, 0)
+    assert (after.non_contiguous_deleted_messages_ranges, after.after_unload.entries) == (HOLES - lost, 0)
 
 
 def test_brokers_own_statistics_get_one_key_more(setup: AckStateSetup) -> None:
@@ -61,7 +61,7 @@ def test_brokers_own_statistics_get_one_key_more(setup: AckStateSetup) -> None:
     assert subscription["blockedOnAckStatePersistent"] is False
 
 
-def test_what_does_not_exist_is_not_made(setup: AckStateSetup) -> None:
+def test_unknown_topics_are_not_created(setup: AckStateSetup) -> None:
     nowhere = parse_topic_name("persistent://public/default/nobody-made-this")
     for topic in (nowhere, parse_topic_name("persistent://public/no-namespace/x")):
         for ask in (
@@ -87,11 +87,11 @@ def test_every_partition_has_its_own_state(setup: AckStateSetup) -> None:
         holes.produce(12)
         holes.acknowledge(consumer, every_other, 2_000)
     states = setup.states.ack_states(holes.topic, SUBSCRIPTION, DetailOptions())
-    assert [state.topic for state in states] == [holes.topic.partition(index) for index in range(3)]
-    assert [state.cursor.acknowledged.entries for state in states] == [2, 2, 2]
+    assert [state.topic for state in states] == [str(holes.topic.partition(index)) for index in range(3)]
+    assert [state.individually_acknowledged_entries for state in states] == [2, 2, 2]
 
 
-def test_a_topics_policy_is_set_and_what_removing_does_is_reported(setup: AckStateSetup) -> None:
+def test_a_topic_policy_is_set_and_its_removal_reports_the_effect(setup: AckStateSetup) -> None:
     topic = dug(setup, 1).topic
     assert setup.states.topic_pause(topic).topic is TopicPolicy.FALSE_OR_UNSET
     untouched = setup.states.remove_topic_pause(topic, force=False)
@@ -105,7 +105,7 @@ def test_a_topics_policy_is_set_and_what_removing_does_is_reported(setup: AckSta
     until(lambda: setup.states.topic_pause(topic).enabled is False, "the topic's policy is not in effect")
 
 
-def test_a_namespaces_policy_is_set_and_really_removed(setup: AckStateSetup) -> None:
+def test_a_namespace_policy_is_set_and_removed(setup: AckStateSetup) -> None:
     namespace = f"public/pausing-{unique()}"
     setup.rest.change("PUT", f"/admin/v2/namespaces/{namespace}", {})
     topic = dug(setup, 1, namespace).topic

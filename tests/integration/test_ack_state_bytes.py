@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from pulsar_sidecar.ack_state.stored import StoredPlace
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.features.acknowledgements.results import StoredPlace
 from pulsar_sidecar.model.entry_sizes import FRAME_PADDING, max_entry_bytes
 from pulsar_sidecar.model.errors import SidecarError
 
@@ -23,7 +23,7 @@ SENT_AGAIN = "Connection loss while executing batch operation of 1 PUT"
 
 @pytest.fixture(scope="module")
 def small(full_run: None, special_cluster: ClusterFactory) -> Iterator[AckStateSetup]:
-    """Little room for bytes, and more ranges than fit; cursors are written at first acknowledgements and by unloads."""
+    """Yield brokers that store few bytes, and more ranges than fit; cursors are written at first acks and unloads."""
     conf = {
         "maxMessageSize": str(MAX_MESSAGE_SIZE),
         "managedLedgerMaxUnackedRangesToPersist": "100000",
@@ -45,7 +45,7 @@ def small(full_run: None, special_cluster: ClusterFactory) -> Iterator[AckStateS
 
 
 def dug(small: AckStateSetup, count: int) -> Holes:
-    """So many holes, of which the broker has written the first few only."""
+    """Return a topic with so many holes, of which the broker has written only the first few."""
     holes = small.holes()
     with holes.consumer() as consumer:
         for entries in (WRITTEN, 2 * count - WRITTEN):
@@ -54,10 +54,10 @@ def dug(small: AckStateSetup, count: int) -> Holes:
     return holes
 
 
-def test_what_is_too_large_for_an_entry_is_stored_in_the_node_and_nothing_is_forgotten(small: AckStateSetup) -> None:
+def test_states_too_large_for_an_entry_are_stored_in_the_node(small: AckStateSetup) -> None:
     holes = dug(small, TOO_MANY_FOR_AN_ENTRY)
     state = small.state(holes.topic)
-    assert state.limits.max_entry_bytes == max_entry_bytes(MAX_MESSAGE_SIZE)
+    assert state.max_entry_bytes == max_entry_bytes(MAX_MESSAGE_SIZE)
     assert state.entry_bytes_left < 0 < state.node_bytes_left
     assert (state.next_write, state.unload_write) == (StoredPlace.METADATA_STORE, StoredPlace.METADATA_STORE)
     assert state.after_crash.entries > state.after_unload.entries == 0
@@ -65,11 +65,11 @@ def test_what_is_too_large_for_an_entry_is_stored_in_the_node_and_nothing_is_for
     after = small.state(holes.topic)
     assert after.stored is not None
     assert (after.stored.place, after.stored.ranges) == (StoredPlace.METADATA_STORE, TOO_MANY_FOR_AN_ENTRY)
-    assert after.stored.size_bytes == state.sizes.node
+    assert after.stored.size_bytes == state.node_bytes
     assert holes.delivered() == holes.sent - holes.acknowledged
 
 
-def test_what_fits_nowhere_is_sent_again_and_again_and_forgotten(small: AckStateSetup) -> None:
+def test_states_that_fit_nowhere_are_retried_and_lost_in_a_crash(small: AckStateSetup) -> None:
     holes = dug(small, TOO_MANY_FOR_A_NODE)
     state = small.state(holes.topic)
     assert state.node_bytes_left < 0

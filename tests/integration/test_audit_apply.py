@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pulsar
-from pulsar_sidecar.adapters.pulsar.client.clients import SEQUENCE_ID
-from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import topic_name
-from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import producer_name
-from pulsar_sidecar.audit.plan_progress import progress_path
-from pulsar_sidecar.audit.results.summaries import AuditSummary
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_deletion.record import parse_record
-from pulsar_sidecar.ledger_ownership.claims import LedgerKind
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path, read_instance_id
+from pulsar_sidecar.adapters.pulsar_client.clients import SEQUENCE_ID
+from pulsar_sidecar.adapters.pulsar_topics.deletion_topics import topic_name
+from pulsar_sidecar.adapters.pulsar_topics.pending_deletions import producer_name
+from pulsar_sidecar.features.audit.plan_progress import progress_path
+from pulsar_sidecar.features.audit.results.summaries import AuditSummary
+from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.features.ledger_deletion.record import parse_record
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent
 from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.ownership.claims import LedgerKind
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path, read_instance_id
 
 from tests.cluster.choosing import PROJECT
 from tests.cluster.deletion import Scene
@@ -45,7 +45,7 @@ _KINDS = {
 
 
 class Application:
-    """One audit of a cluster, and the command that applies it."""
+    """An audit of a cluster, and the command that applies it."""
 
     def __init__(self, scene: Scene, directory: Path, rows: list[dict[str, Any]]) -> None:
         root = DEFAULT_LEDGERS_ROOT
@@ -79,8 +79,7 @@ class Application:
             self.command(*more), capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS, cwd=PROJECT
         )
         assert ran.returncode == 0, ran.stderr
-        answer: dict[str, Any] = json.loads(ran.stdout)
-        return answer
+        return json.loads(ran.stdout)
 
     def done_rows(self) -> int:
         node = self._scene.workload.store.read(progress_path(self.plan))
@@ -103,7 +102,7 @@ class Application:
         return self._scene.workload.client.get_topic_partitions(str(topic_name(DeletionTopic.PENDING)))
 
     def _is_stored(self, partition: str) -> bool:
-        """Whether the killed run's producer is gone, and no entry waits for bookies: it could not be read back yet."""
+        """Return True if the killed run's producer is gone, and no entry waits for bookies: now it can be read back."""
         workload, topic = self._scene.workload, parse_topic_name(partition)
         publishers = workload.admin("GET", workload.of_topic(topic, "stats"))["publishers"]
         if producer_name(self.plan) in {each["producerName"] for each in publishers}:
@@ -111,7 +110,7 @@ class Application:
         return workload.admin("GET", workload.of_topic(topic, "internalStats"))["pendingAddEntriesCount"] == 0
 
     def messages(self) -> Iterator[tuple[int, int]]:
-        """Row and ledger id of every message that the plan's producer has stored."""
+        """Return row and ledger id of every message that the plan's producer has stored."""
         client = self._scene.workload.client
         for partition in self._partitions():
             reader = client.create_reader(partition, pulsar.MessageId.earliest)
@@ -123,7 +122,7 @@ class Application:
 
 
 def _rows_of(scene: Scene, left: TopicLedgers) -> list[dict[str, Any]]:
-    """What an audit would find of a topic's ledgers that nothing references."""
+    """Return the rows that an audit would write about a topic's unreferenced ledgers."""
     nodes = scene.workload.ledger_nodes(left.all)
     return [
         orphan(
@@ -138,9 +137,7 @@ def _rows_of(scene: Scene, left: TopicLedgers) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_plan_is_sent_once_however_often_it_is_killed_and_what_brokers_left_is_deleted(
-    scene: Scene, tmp_path: Path
-) -> None:
+def test_a_plan_is_sent_once_despite_kills_and_orphans_are_deleted(scene: Scene, tmp_path: Path) -> None:
     sidecar, workload = scene.sidecar, scene.workload
     topic = scene.topic("left")
     left = workload.fill_with_everything(topic)
@@ -173,7 +170,7 @@ def test_a_plan_is_sent_once_however_often_it_is_killed_and_what_brokers_left_is
     scene.oracles.wait_until_drained(sidecar)
 
 
-def test_what_claims_the_services_own_topics_goes_only_if_it_is_not_in_use(scene: Scene, tmp_path: Path) -> None:
+def test_ledgers_of_the_services_topics_are_deleted_only_if_unused(scene: Scene, tmp_path: Path) -> None:
     sidecar, workload = scene.sidecar, scene.workload
     own = topic_name(DeletionTopic.PENDING).partition(0)
     used = max(workload.ledgers(own).data)

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.pulsar.client.clients import open_client
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
-from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import PulsarDeletionTopics, topic_name
+from pulsar_sidecar.adapters.pulsar_client.clients import open_client
+from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar_rest.live_owners import BrokerLiveOwners
+from pulsar_sidecar.adapters.pulsar_topics.deletion_topics import PulsarDeletionTopics, topic_name
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic, OutgoingMessage, PublishResult
 from pulsar_sidecar.identity.credentials import ClientCredentials, parse_credentials
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, OutgoingMessage, PublishResult
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import NotAuthorizedError, TemporaryError

@@ -114,7 +114,7 @@ def test_delayed_messages_are_cancelled_and_proven_stored(setup: SecuredSetup) -
                 return {one} | {status["proof"] for line in rest for status in line["verdicts"]}
 
             def cancelled(due: int) -> tuple[int, list[Sent]]:
-                """When they are due, and the messages, of which the first thirty are cancelled for good."""
+                """Return the due time and the messages, the first thirty of which are durably cancelled."""
                 sent = topic.send(60, due)
                 # A request's wait for that proof has an end; a caller that needs it asks again.
                 until(
@@ -128,7 +128,7 @@ def test_delayed_messages_are_cancelled_and_proven_stored(setup: SecuredSetup) -
     sidecar.kill()
 
 
-def test_an_untrusted_certificate_of_a_sidecar_is_reported(setup: SecuredSetup, tmp_path: Path) -> None:
+def test_untrusted_sidecar_certificate_is_reported(setup: SecuredSetup, tmp_path: Path) -> None:
     stranger = setup.sidecars.launch(**CANCELLING, **(setup.settings | _as_client(write_certificate(tmp_path, "no"))))
     until(lambda: "TLS failed (" in stranger.whole_log, "it says why it cannot ask the broker")
     assert (

@@ -5,14 +5,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 
 import pytest
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.adapters.pulsar.topics.cancellation_topic import PulsarCancellationTopic
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
-from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus
-from pulsar_sidecar.delayed_delivery.ports import LogRecords
-from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
+from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar_topics.cancellation_topic import PulsarCancellationTopic
+from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.features.delayed_messages.cancel.requests import Cancellation
+from pulsar_sidecar.features.delayed_messages.ports import LogRecords
+from pulsar_sidecar.features.delayed_messages.results import CancellationStatus
+from pulsar_sidecar.features.delayed_messages.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import TemporaryError
@@ -96,7 +97,7 @@ def log(cluster: ClusterUnderTest, topic: TopicName) -> Iterator[PulsarCancellat
         yield opened
 
 
-def test_a_follower_that_was_away_forgets_what_ended_and_was_compacted(
+def test_a_returning_follower_forgets_compacted_cancellations(
     log: PulsarCancellationTopic, topic: TopicName, workload: Workload
 ) -> None:
     writer, away = CancellationStore(log), Follower(log)

@@ -56,7 +56,7 @@ def test_a_random_half_is_cancelled_on_shared_and_key_shared_across_an_unload(se
         until(lambda: not topic.open_statuses(setup.sidecar, chosen[0]), "it is seen to its end")
 
 
-def test_what_was_persisted_outlives_the_kill_of_its_broker_and_its_sidecar(setup: Setup) -> None:
+def test_stored_cancellations_survive_kills_of_broker_and_sidecar(setup: Setup) -> None:
     with setup.topic() as topic:
         topic.subscribe("s", SHARED)
         due = now_ms() + 25_000
@@ -102,7 +102,7 @@ def test_subscriptions_that_come_and_go_between_cancellations_are_seen(setup: Se
         until(lambda: topic.backlogs()["keyed"] == 17, "no acknowledgement was lost")
 
 
-def test_a_cursor_that_is_moved_back_at_the_due_time_is_never_called_expired(setup: Setup) -> None:
+def test_a_cursor_reset_at_the_due_time_never_shows_as_expired(setup: Setup) -> None:
     with setup.topic() as topic:
         for name in ("kept", "moved"):
             topic.subscribe(name, SHARED)
@@ -143,7 +143,7 @@ def test_a_subscription_with_as_many_consumers_as_it_may_have_is_cancelled_on_wh
         until(lambda: topic.backlogs() == {"s": 1, "keyed": 1}, "it is acknowledged once there is room")
 
 
-def test_a_message_is_published_again_once_however_often_and_wherever_it_is_asked_for(setup: Setup) -> None:
+def test_repeated_requests_publish_a_message_again_only_once(setup: Setup) -> None:
     other = setup.sidecars.start(**CANCELLING)
     with setup.topic() as topic:
         topic.subscribe("s", SHARED)
@@ -151,10 +151,9 @@ def test_a_message_is_published_again_once_however_often_and_wherever_it_is_aske
         due = now_ms() + 15_000
 
         def reschedule(number: int, sidecar: SidecarProcess) -> dict[str, Any]:
-            answer: dict[str, Any] = sidecar.call(
+            return sidecar.call(
                 "POST", f"{topic.path}/rescheduleDelayedMessage", {**sent[number].line, "newDeliverAt": due}
             )
-            return answer
 
         with ThreadPoolExecutor(8) as pool:
             both = (setup.sidecar, other)
@@ -177,7 +176,7 @@ def test_a_message_is_published_again_once_however_often_and_wherever_it_is_aske
     other.terminate()
 
 
-def test_a_partitioned_topic_is_cancelled_on_by_one_call_and_by_what_messages_are(setup: Setup) -> None:
+def test_a_partitioned_topic_is_cancelled_on_by_one_call_and_by_selection(setup: Setup) -> None:
     with setup.topic() as topic:
         url = f"{topic.urls[0]}{topic.path}/partitions"
         assert requests.put(url, json=3, timeout=OPERATION_SECONDS).ok
@@ -263,16 +262,16 @@ def test_a_message_is_expedited_and_another_rescheduled(thorough: Setup) -> None
 
 
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED], ids=["shared", "key-shared"])
-def test_a_hundred_thousand_with_a_random_half_cancelled(roomy: Setup, kind: object) -> None:
+def test_a_random_half_of_a_hundred_thousand_is_cancelled(roomy: Setup, kind: object) -> None:
     with roomy.topic() as topic:
-        topic.subscribe("s", kind)  # type: ignore[arg-type]
+        topic.subscribe("s", kind)
         due = now_ms() + 120_000
         sent = topic.send(100_000, due)
         # Every other message of a random order would be 50,000 holes, five times what a cursor stores.
-        dice = random.Random(2)
-        starts = dice.sample(range(0, 100_000, 20), 2_500)
+        rng = random.Random(2)
+        starts = rng.sample(range(0, 100_000, 20), 2_500)
         chosen = [sent[number] for start in starts for number in range(start, start + 20)]
-        with topic.consuming("s", kind) as deliveries:  # type: ignore[arg-type]
+        with topic.consuming("s", kind) as deliveries:
             verdicts = topic.cancel_all(roomy.sidecar, chosen)
             assert Counter(one["cancelled"] for one in verdicts) == {True: 50_000}, verdicts[:2]
             topic.unload()
@@ -284,10 +283,10 @@ def test_a_hundred_thousand_with_a_random_half_cancelled(roomy: Setup, kind: obj
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED], ids=["shared", "key-shared"])
 def test_the_broker_is_killed_right_after_the_answer(thorough: Setup, kind: object) -> None:
     with thorough.topic() as topic:
-        topic.subscribe("s", kind)  # type: ignore[arg-type]
+        topic.subscribe("s", kind)
         due = now_ms() + 60_000
         sent = topic.send(200, due)
-        with topic.consuming("s", kind) as deliveries:  # type: ignore[arg-type]
+        with topic.consuming("s", kind) as deliveries:
             owner = topic.owner(thorough.cluster.addresses)
             verdicts = topic.cancel_all(thorough.sidecar, sent[::2])
             thorough.cluster.kill(owner)
@@ -305,12 +304,12 @@ def test_the_sidecar_is_killed_again_and_again_while_it_cancels(thorough: Setup)
         sent = topic.send(2_000, due)
         other = thorough.sidecars.start(**CANCELLING)
         confirmed: set[int] = set()
-        dice = random.Random(3)
+        rng = random.Random(3)
         with topic.consuming("s", SHARED) as deliveries:
             for begin in range(0, 2_000, 200):
                 victim = thorough.sidecar
                 part = sent[begin : begin + 200 : 2]
-                confirmed |= _cancel_and_kill(topic, victim, part, dice.uniform(0.0, 0.5))
+                confirmed |= _cancel_and_kill(topic, victim, part, rng.uniform(0.0, 0.5))
                 victim.restart()
                 victim.wait_until_ready()
             owner = topic.owner(thorough.cluster.addresses)
@@ -329,10 +328,10 @@ def _cancel_and_kill(topic: DelayedTopic, victim: SidecarProcess, part: list[obj
 
     def request() -> None:
         try:
-            verdicts = topic.cancel_all(victim, part)  # type: ignore[arg-type]
+            verdicts = topic.cancel_all(victim, part)
         except (AssertionError, OSError, ValueError):
             return
-        confirmed.update(one.number for one, verdict in zip(part, verdicts, strict=False) if verdict["cancelled"])  # type: ignore[attr-defined]
+        confirmed.update(one.number for one, verdict in zip(part, verdicts, strict=False) if verdict["cancelled"])
 
     asking = threading.Thread(target=request)
     asking.start()
@@ -364,7 +363,7 @@ def test_cancelling_races_the_due_time_by_the_millisecond(thorough: Setup) -> No
 
 
 def _status_at(topic: DelayedTopic, sidecar: SidecarProcess, sent: Sent, after_due_ms: int) -> str:
-    """The answer to a cancellation at a moment; the message's ledger may be gone once all of it was delivered."""
+    """Return the answer to a late cancellation; the message's ledger may be gone once all of it was delivered."""
     time.sleep(max(0.0, (sent.deliver_at + after_due_ms - now_ms()) / 1000))
     answer = topic.cancel(sidecar, sent)
     if answer.status_code == 204:

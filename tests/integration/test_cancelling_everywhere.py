@@ -68,7 +68,7 @@ def test_a_message_in_chunks_is_cancelled_as_a_whole(two: Setup) -> None:
 
 
 def _send_in_chunks(topic: DelayedTopic, number: int, due: int) -> Sent:
-    """A message three times as large as an entry may be; its number with much blank space behind it."""
+    """Send a message three times as large as an entry may be: its number with much blank space behind it."""
     producer: Any = topic.client.create_producer(
         str(topic.topic), batching_enabled=False, chunking_enabled=True, send_timeout_millis=60_000
     )

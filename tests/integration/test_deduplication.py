@@ -1,4 +1,4 @@
-"""What real brokers store of deduplication as the sidecar shows it, beside what they report themselves after a load."""
+"""Deduplication state that real brokers store, as the sidecar shows it and as they report it after a load."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 from pulsar_sidecar.adapters.local_files.publishing_files import checkpoint_path
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
-from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerDuplicates
+from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar_wire.producers import BrokerDuplicates
 from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
-from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
-from pulsar_sidecar.ledger_ownership.references import cursor_references
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.topic_stats import DEDUPLICATION_CURSOR
+from pulsar_sidecar.ownership.paths import cursor_path, ledger_path
+from pulsar_sidecar.ownership.references import cursor_references
 
 from tests.cluster.deduplication import BROKER_CONF, Setup, set_up
 from tests.cluster.java_programs import java_program
@@ -40,8 +40,7 @@ def setup(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFact
 
 def shown(setup: Setup, topic: TopicName, **parameters: str) -> dict[str, Any]:
     (place,) = setup.call("GET", setup.workload.of_topic(topic, "deduplication"), **parameters)
-    found: dict[str, Any] = place
-    return found
+    return place
 
 
 def replayed(place: Mapping[str, Any]) -> dict[str, int]:
@@ -67,7 +66,7 @@ def publish_batch(setup: Setup, topic: TopicName, name: str, messages: int) -> N
 
 
 def last_ids(setup: Setup, topic: TopicName, *names: str) -> dict[str, int]:
-    """What the topic's broker answers to producers that connect; loads the topic."""
+    """Return the sequence ids that the topic's broker answers to connecting producers; this loads the topic."""
     found = {}
     for name in names:
         producer = setup.workload.client.create_producer(str(topic), producer_name=name)
@@ -156,7 +155,7 @@ def test_a_replay_counts_the_markers_of_transactions_as_brokers_do(setup: Setup,
         assert setup.replayed(topic)[-1] == entries
 
 
-def test_what_an_open_transaction_hides_is_not_taken_for_absent(setup: Setup, tmp_path: Path) -> None:
+def test_messages_behind_an_open_transaction_are_not_taken_for_absent(setup: Setup, tmp_path: Path) -> None:
     """Readers get nothing behind it, so a published file that is read back looks as if its end was not stored."""
     addresses, log, file = setup.cluster.addresses, tmp_path / "java.log", tmp_path / "lines"
     file.write_bytes(b"a line\n" * 50)
@@ -194,7 +193,7 @@ def forget(setup: Setup, topic: TopicName) -> None:
     """Switched off and on, a broker has forgotten every name."""
     for is_on, status in ((False, "Disabled"), (True, "Enabled")):
         setup.workload.admin("POST", setup.workload.of_topic(topic, "deduplicationEnabled"), is_on)
-        until(lambda status=status: setup.status(topic) == status, status)  # type: ignore[misc]
+        until(lambda status=status: setup.status(topic) == status, status)
 
 
 def test_a_cursor_whose_ledger_is_gone_is_a_broker_that_forgets(setup: Setup) -> None:
@@ -219,7 +218,7 @@ def test_a_cursor_whose_ledger_is_gone_is_a_broker_that_forgets(setup: Setup) ->
         assert setup.replayed(topic)[-1] == lost["since"]["entries"]
 
 
-def test_ids_beyond_javas_and_producers_that_go_back(setup: Setup) -> None:
+def test_sequence_ids_beyond_javas_long_and_decreasing_ones(setup: Setup) -> None:
     with setup.namespace(deduplication=True) as namespace:
         topic = setup.topic(namespace)
         connections = BinaryConnections(ClientCredentials(), TlsOptions(), SystemClock())
@@ -242,7 +241,7 @@ def test_ids_beyond_javas_and_producers_that_go_back(setup: Setup) -> None:
         assert off["held"] == {"ledgers": [], "sizeBytes": 0}
 
 
-def test_system_topics_partitions_and_what_is_not_there(setup: Setup) -> None:
+def test_system_topics_partitions_and_unknown_topics(setup: Setup) -> None:
     with setup.namespace(deduplication=True) as namespace:
         orders = parse_topic_name(f"persistent://{namespace}/orders-{unique()}")
         setup.workload.admin("PUT", setup.workload.of_topic(orders, "partitions"), 2)
@@ -261,7 +260,7 @@ def test_system_topics_partitions_and_what_is_not_there(setup: Setup) -> None:
         events = parse_topic_name(f"persistent://{namespace}/__change_events")
         system = shown(setup, events)
         assert (system["decision"]["enabled"], system["snapshot"]) == (False, None)
-        assert "a system topic is never deduplicated" in system["decision"]["reason"]
+        assert "brokers never deduplicate a system topic" in system["decision"]["reason"]
         missing = setup.sidecar.request("GET", f"/admin/v2/persistent/{namespace}/none/deduplication")
         assert missing.status_code == 404
         ran = setup.sidecar.command("deduplication", "show", str(orders), "--replay")

@@ -29,7 +29,7 @@ def setup(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFact
         (None, "stored twice", "Disabled", "broker", 2),
     ],
 )
-def test_a_check_reports_what_the_broker_did_and_leaves_nothing(
+def test_a_check_reports_the_brokers_behaviour_and_leaves_nothing(
     setup: Setup, policy: bool | None, outcome: str, status: str, level: str, code: int
 ) -> None:
     with setup.namespace(policy) as namespace:
@@ -77,7 +77,7 @@ def test_a_system_topic_takes_a_policy_and_ignores_it(setup: Setup) -> None:
         setup.call("POST", setup.workload.of_topic(topic, "deduplicationEnabled"), False)
         events = parse_topic_name(f"persistent://{namespace}/__change_events")
         found = setup.call("POST", setup.workload.of_topic(events, "deduplicationEnabled"), True)
-        assert any("a system topic is never deduplicated" in remark for remark in found["remarks"]), found
+        assert any("brokers never deduplicate a system topic" in remark for remark in found["remarks"]), found
         assert setup.status(events) == "Disabled"
 
 
@@ -118,7 +118,7 @@ def test_a_cursor_that_is_left_over_is_found_and_its_remedy_frees_what_it_promis
         until(lambda: not setup.workload.ledgers(topic).data & set(ledgers[:-1]), "what it held is trimmed")
 
 
-def test_a_lag_and_what_the_next_load_replays_are_those_of_the_broker(setup: Setup) -> None:
+def test_lag_and_replay_forecast_match_the_broker(setup: Setup) -> None:
     with setup.namespace(True) as namespace:
         slow, quick = setup.filled(namespace, 90), setup.filled(namespace, 30)
         late = setup.filled(namespace, 130)
@@ -158,7 +158,7 @@ def test_a_watched_topic_is_in_the_metrics(setup: Setup) -> None:
         until(lambda: value("cursor_left_over") == 1, "the cursor is left over")
 
 
-def test_no_topic_is_loaded_to_look(setup: Setup) -> None:
+def test_inspection_loads_no_topic(setup: Setup) -> None:
     with setup.namespace(True) as namespace:
         topic = setup.filled(namespace, 5)
         before = setup.replayed(topic)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import requests
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly, unwrap
-from pulsar_sidecar.ledger_ownership.paths import cursor_path
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.names import encode_cursor, java_url_encode, parse_topic_name
-from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
+from pulsar_sidecar.ownership.exact_decoding import decode_exactly, unwrap
+from pulsar_sidecar.ownership.paths import cursor_path
+from pulsar_sidecar.protobuf import MLDataFormats_pb2 as ml
 
 from tests.cluster.buckets import SMALL_BUCKETS
 from tests.cluster.cancelling import Setup, set_up
@@ -37,13 +37,11 @@ def setup(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFact
 def shown(setup: Setup, topic: DelayedTopic, subscription: str, **parameters: str) -> dict[str, Any]:
     path = f"{topic.path}/subscription/{java_url_encode(subscription)}/delayedIndex"
     (index,) = setup.sidecar.call("GET", path, **parameters)
-    found: dict[str, Any] = index
-    return found
+    return index
 
 
 def calendar_of(setup: Setup, topic: DelayedTopic, **parameters: str) -> dict[str, Any]:
-    found: dict[str, Any] = setup.sidecar.call("GET", f"{topic.path}/delayedCalendar", **parameters)
-    return found
+    return setup.sidecar.call("GET", f"{topic.path}/delayedCalendar", **parameters)
 
 
 def covered(bucket: dict[str, Any], sent: list[Sent]) -> list[Sent]:
@@ -51,11 +49,11 @@ def covered(bucket: dict[str, Any], sent: list[Sent]) -> list[Sent]:
 
 
 def by_its_size(tracker: str) -> str:
-    """What is concluded of a running tracker: of later brokers nothing, since bitmaps may take what queues take."""
+    """Return the tracker's kind, unknown from 4.1 on, where bitmaps may take as much memory as queues."""
     return tracker if line_under_test() <= (4, 0) else "unknown"
 
 
-def test_show_prints_what_a_broker_wrote(setup: Setup) -> None:
+def test_show_prints_the_brokers_buckets(setup: Setup) -> None:
     with setup.topic() as topic:
         topic.subscribe("s/1", SHARED)
         due = now_ms() + 3_600_000
@@ -124,7 +122,7 @@ def test_a_subscription_that_fell_back_to_memory_is_distinguished_from_one_on_bu
             )
 
 
-def test_overdue_forecast_and_simulation_of_what_a_broker_holds(setup: Setup) -> None:
+def test_overdue_forecast_and_simulation_match_the_broker(setup: Setup) -> None:
     with setup.topic() as topic:
         for name in ("served", "idle"):
             topic.subscribe(name, SHARED)
@@ -162,7 +160,7 @@ def test_overdue_forecast_and_simulation_of_what_a_broker_holds(setup: Setup) ->
         assert 0 < found["simulated"]["buckets"] < found["today"]["buckets"]
 
 
-def test_a_selection_finds_what_is_in_buckets_and_what_is_in_none(setup: Setup) -> None:
+def test_a_selection_finds_messages_inside_and_outside_buckets(setup: Setup) -> None:
     with setup.topic() as topic:
         topic.subscribe("s", SHARED)
         early = now_ms() + 3_600_000

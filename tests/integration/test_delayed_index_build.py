@@ -8,19 +8,19 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.maintenance.attach import PointerOutcome
-from pulsar_sidecar.delayed_delivery.index.maintenance.build import BuildPlan
-from pulsar_sidecar.delayed_delivery.index.settings import TrackerSettings
-from pulsar_sidecar.delayed_delivery.index.snapshot import segment_metadata_of
-from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex, StoredTopic
-from pulsar_sidecar.delayed_delivery.index.tracker.memory_storage import MemoryBucketProperties
-from pulsar_sidecar.delayed_delivery.index.tracker.tracker import BucketDelayedDeliveryTracker
-from pulsar_sidecar.ledger_ownership.claims import BucketClaim, read_claim
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.features.delayed_index.bucket_key import BucketKey
+from pulsar_sidecar.features.delayed_index.maintenance.build import BuildPlan
+from pulsar_sidecar.features.delayed_index.results.maintenance import PointerOutcome
+from pulsar_sidecar.features.delayed_index.settings import TrackerSettings
+from pulsar_sidecar.features.delayed_index.snapshot import segment_metadata_of
+from pulsar_sidecar.features.delayed_index.stored import StoredIndex, StoredTopic
+from pulsar_sidecar.features.delayed_index.tracker.memory_storage import MemoryBucketProperties
+from pulsar_sidecar.features.delayed_index.tracker.tracker import BucketDelayedDeliveryTracker
 from pulsar_sidecar.model.errors import ConflictError, SidecarError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.ownership.claims import BucketClaim, read_claim
+from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.cluster.buckets import BUCKETS
 from tests.cluster.delays import SHARED, DelayedTopic, Deliveries, await_rest, before_due, now_ms
@@ -66,7 +66,7 @@ class Setup:
         return index
 
     def indexed(self, topic: TopicName) -> dict[Position, int]:
-        """Every message that a bucket holds, with its due time, read through the storage."""
+        """Return every message that a bucket holds, with its due time, read through the storage."""
         held: dict[Position, int] = {}
         for bucket in self.index(topic).buckets:
             metadata = self.storage.get_bucket_snapshot_metadata(bucket.ledger_id)
@@ -90,7 +90,7 @@ class Setup:
         return built.outcome
 
     def recoveries(self, topic: TopicName) -> list[tuple[int, int]]:
-        """Buckets and messages of each recovery of the topic's subscription that brokers logged."""
+        """Return the buckets and messages of each recovery of the topic's subscription that brokers logged."""
         logged = "\n".join(
             self.cluster.log(name, 20_000) for name in self.cluster.addresses.members if name.startswith("broker-")
         )
@@ -138,7 +138,7 @@ def test_a_broker_recovers_what_was_built_and_delivers_each_message_as_due(setup
         until(lambda: topic.backlogs()[SUBSCRIPTION] == 0, "everything is acknowledged")
 
 
-def test_we_read_what_a_broker_wrote_and_write_the_same_claims(setup: Setup, topic: DelayedTopic) -> None:
+def test_brokers_buckets_are_readable_and_built_ones_claim_the_same(setup: Setup, topic: DelayedTopic) -> None:
     topic.subscribe(SUBSCRIPTION, SHARED)
     with topic.consuming(SUBSCRIPTION, SHARED):
         topic.send(95, now_ms() + FAR_MS)
@@ -166,7 +166,7 @@ def test_we_read_what_a_broker_wrote_and_write_the_same_claims(setup: Setup, top
 
 
 def recovered_by_us(setup: Setup, index: StoredIndex) -> set[tuple[int, int]]:
-    """What our tracker hands out of these buckets once all is due; like a broker, it deletes them then."""
+    """Return the messages that our tracker delivers from these buckets once due, deleting them as brokers do."""
     clock = FakeClock(now_ms())
     properties = MemoryBucketProperties({bucket.name: str(bucket.ledger_id) for bucket in index.buckets})
     tracker = BucketDelayedDeliveryTracker(
@@ -229,7 +229,7 @@ def test_clients_that_load_the_topic_at_the_same_moment_lose_no_message(setup: S
 def race(
     setup: Setup, stack: ExitStack, first: int
 ) -> Sequence[tuple[DelayedTopic, Deliveries, PointerOutcome | SidecarError]]:
-    """Topics whose indexes are built while a client loads them, what the clients are given, and what became of it."""
+    """Build topics' indexes while a client loads them, and return its deliveries and the outcomes."""
     topics = [setup.topic(stack) for _ in range(RACES)]
     for topic in topics:
         topic.subscribe(SUBSCRIPTION, SHARED)

@@ -13,21 +13,21 @@ from typing import Any
 
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import Replication
-from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.snapshot import (
+from pulsar_sidecar.features.delayed_index.bucket_key import BucketKey
+from pulsar_sidecar.features.delayed_index.snapshot import (
     DelayedIndexes,
     SegmentMetadata,
     encode_metadata,
     encode_segment,
     segment_metadata_of,
 )
-from pulsar_sidecar.ledger_ownership.claims import BucketClaim, bucket_custom_metadata
-from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly, unwrap
-from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
-from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
-from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
+from pulsar_sidecar.ownership.claims import BucketClaim, bucket_custom_metadata
+from pulsar_sidecar.ownership.exact_decoding import decode_exactly, unwrap
+from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
+from pulsar_sidecar.ownership.paths import cursor_path, ledger_path
+from pulsar_sidecar.protobuf import MLDataFormats_pb2 as ml
 from pyroaring import BitMap
 
 from tests.cluster.buckets import BUCKETS
@@ -65,17 +65,16 @@ class Setup:
         return topic
 
     def check(self, topic: DelayedTopic, **parameters: str) -> set[tuple[str, str | None, int | None]]:
-        """Kind, subscription and ledger of each finding."""
+        """Return kind, subscription and ledger of each finding."""
         answer = self.sidecar.call("GET", f"{topic.path}/delayedIndex/fsck", **(EVERYTHING | parameters))
         assert all(each["cause"] and each["consequence"] and each["remedy"] for each in answer["findings"])
         return {(each["kind"], each["subscription"], each["ledgerId"]) for each in answer["findings"]}
 
     def plan(self, topic: DelayedTopic) -> dict[str, Any]:
-        found: dict[str, Any] = self.sidecar.call("GET", f"{topic.path}/delayedIndex/repair", **EVERYTHING)
-        return found
+        return self.sidecar.call("GET", f"{topic.path}/delayedIndex/repair", **EVERYTHING)
 
     def buckets(self, topic: DelayedTopic) -> int:
-        """How many a check looks at."""
+        """Return the number of buckets that fsck checks."""
         answer = self.sidecar.call("GET", f"{topic.path}/delayedIndex/fsck", sample="0")
         return int(answer["checked"]["buckets"])
 
@@ -84,14 +83,14 @@ class Setup:
 
 
 class Damaged:
-    """One subscription of the topic, whose buckets the test writes."""
+    """A subscription of the topic whose buckets the test writes."""
 
     def __init__(self, setup: Setup, topic: DelayedTopic, subscription: str) -> None:
         self._setup, self._topic, self.subscription = setup, topic, subscription
         self._path = cursor_path(topic.topic.managed_ledger_name, encode_cursor(subscription))
 
     def rows(self, *ledgers: int) -> list[tuple[int, int, int]]:
-        """Due time, ledger and entry of each message in the topic's n-th ledgers, in order of time."""
+        """Return due time, ledger and entry of each message in the topic's n-th ledgers, in order of time."""
         wanted = [sorted({sent.ledger_id for sent in self._topic.sent})[number] for number in ledgers]
         sent = [each for each in self._topic.sent if each.ledger_id in wanted]
         return sorted((each.deliver_at, each.ledger_id, each.entry_id) for each in sent)
@@ -101,7 +100,7 @@ class Damaged:
         return str(BucketKey(LedgerId(min(ledgers)), LedgerId(max(ledgers))))
 
     def write(self, rows: Rows, metadata: bytes | None = None) -> int:
-        """A bucket's ledger with two segments; entry 0 as given."""
+        """Write a bucket's ledger with two segments, entry 0 as given."""
         segments = [DelayedIndexes.of(part) for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :])]
         first = encode_metadata(map(segment_metadata_of, segments)) if metadata is None else metadata
         claim = BucketClaim(self._topic.topic, self.subscription, self.key(rows))
@@ -109,7 +108,7 @@ class Damaged:
         return self._setup.bookkeeper.writer.write(payloads, bucket_custom_metadata(claim), Replication(1, 1, 1))
 
     def name(self, buckets: Mapping[str, int]) -> None:
-        """The cursor's properties point to these ledgers too."""
+        """Point the cursor's properties to these ledgers as well."""
         node = self._setup.store.read(self._path)
         assert node is not None
         info = decode_exactly(ml.ManagedCursorInfo, unwrap(node.data))
@@ -118,14 +117,14 @@ class Damaged:
         self._setup.store.write(self._path, info.SerializeToString(), node.version)
 
     def sound(self, *ledgers: int) -> int:
-        """A bucket of which everything is right."""
+        """Write a sound bucket."""
         rows = self.rows(*ledgers)
         ledger_id = self.write(rows)
         self.name({self.key(rows): ledger_id})
         return ledger_id
 
     def lengthen(self, number: int) -> None:
-        """The node of one of the topic's ledgers names one entry more than bookies have."""
+        """Claim in the node of one of the topic's ledgers one entry more than bookies have."""
 
         def longer(data: bytes) -> bytes:
             metadata = decode_ledger_metadata(data)
@@ -169,7 +168,7 @@ def foreign(one: Damaged, setup: Setup) -> set[tuple[str, int]]:
     return {("foreign-ledger", data_ledger)}
 
 
-def misshapen(one: Damaged, setup: Setup) -> set[tuple[str, int]]:
+def malformed_key(one: Damaged, setup: Setup) -> set[tuple[str, int]]:
     ledger_id = one.write(one.rows(3))
     one.name({"#pulsar.internal.delayed.bucket_5": ledger_id})
     return {("bad-key", ledger_id)}
@@ -229,7 +228,7 @@ def nothing(one: Damaged, setup: Setup) -> set[tuple[str, int]]:
     return set()
 
 
-REPAIRED = [dangling, foreign, misshapen, cut, wrong_bit, wrong_time, outside, overlapping, dead, orphaned, nothing]
+REPAIRED = [dangling, foreign, malformed_key, cut, wrong_bit, wrong_time, outside, overlapping, dead, orphaned, nothing]
 
 
 def garbled(one: Damaged, setup: Setup) -> set[tuple[str, int]]:

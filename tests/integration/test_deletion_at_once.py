@@ -16,7 +16,7 @@ def place(scene: Scene, topic: TopicName) -> str:
 
 
 def beside_the_owner(scene: Scene, topic: TopicName) -> tuple[SidecarProcess, SidecarProcess]:
-    """Two sidecars, each beside a broker: the one beside the topic's owner, and the other."""
+    """Start a sidecar beside the broker that owns the topic, and one beside the other."""
     urls = scene.cluster.addresses.web_service_urls
     sidecars = scene.start_together(*({"web_service_url": url} for url in urls))
     found = scene.workload.admin("GET", f"../../lookup/v2/topic/{scene.workload.of_topic(topic)}")
@@ -49,7 +49,7 @@ def test_a_call_is_sent_to_the_sidecar_beside_the_owner(scene: Scene) -> None:
     }
 
 
-def test_what_must_not_be_deleted_is_refused_with_the_reason(scene: Scene) -> None:
+def test_referenced_ledgers_are_refused_with_the_reason(scene: Scene) -> None:
     topic, other = scene.topic("used"), scene.topic("other")
     payloads = scene.workload.fill(topic)
     sidecar = scene.sidecar
@@ -73,7 +73,7 @@ def test_what_must_not_be_deleted_is_refused_with_the_reason(scene: Scene) -> No
     assert scene.workload.read_all(topic) == payloads
 
 
-def test_what_is_too_young_waits_for_its_age(scene: Scene) -> None:
+def test_young_ledgers_wait_for_their_age(scene: Scene) -> None:
     topic = scene.topic("young")
     scene.workload.produce(topic, [b"message"])
     scene.workload.store_schemas(topic, 1)

@@ -1,21 +1,21 @@
-"""What operators turn and read: pause, resume, the rate, estimates, metrics, and the switch that is off by default."""
+"""Operators' controls and figures: pause, resume, rate, estimates, metrics, and the switch that is off by default."""
 
 import json
 import time
 
 import requests
-from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
-from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
+from pulsar_sidecar.features.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import SUBSCRIPTION
 from pulsar_sidecar.model.ledgers import LedgerComponent
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.cluster.deletion import Scene
+from tests.cluster.hanging import ESTIMATE
 from tests.cluster.patience import holds_for, until
 from tests.cluster.sidecars import BASE, SidecarProcess
 from tests.cluster.topics import record
 
 PENDING = parse_topic_name(f"persistent://{SYSTEM_NAMESPACE}/{DeletionTopic.PENDING.value}")
-ESTIMATE = "/admin/v2/broker-stats/estimatedInflightDeletionLedgerCount"
 PREFIX = "pulsar_ledger_deletion_"
 
 
@@ -76,7 +76,7 @@ def test_a_rate_limits_every_sidecar(scene: Scene) -> None:
         assert first.request("PUT", f"{BASE}/rate", {"ledgersPerSecond": wrong}).status_code == 400
 
 
-def test_metrics_count_what_was_done(scene: Scene) -> None:
+def test_metrics_count_completed_work(scene: Scene) -> None:
     topic, workload = scene.topic("counted"), scene.workload
     kept = scene.topic("kept")
     workload.fill(kept, 1)

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import STUCK_AFTER, operation_path
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import STUCK_AFTER, operation_path
 from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.paths import managed_ledger_path
 
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
@@ -22,7 +22,7 @@ AT_ONCE_SECONDS = 15
 
 @contextmanager
 def damaged(scene: Scene, topic: TopicName) -> Iterator[TopicLedgers]:
-    """A topic with a node that cannot be read, until the end of the block."""
+    """Yield a topic with a node that cannot be read, until the end of the block."""
     scene.workload.fill(topic)
     scene.workload.unload(topic)
     before = scene.workload.ledgers(topic)
@@ -50,8 +50,7 @@ def deletion_of(scene: Scene, sidecar: SidecarProcess, topic: TopicName) -> str:
 
 
 def state_at(sidecar: SidecarProcess, location: str) -> dict[str, Any]:
-    state: dict[str, Any] = sidecar.call("GET", location)
-    return state
+    return sidecar.call("GET", location)
 
 
 def test_a_damaged_node_makes_a_deletion_stuck_until_an_operator_abandons_it(scene: Scene) -> None:
@@ -98,7 +97,7 @@ def test_a_deletion_continues_once_the_node_is_repaired(scene: Scene) -> None:
     assert not scene.workload.existing(before.data)
 
 
-def test_another_sidecar_abandons_what_one_drives_and_cannot_read(scene: Scene) -> None:
+def test_another_sidecar_abandons_an_unreadable_deletion(scene: Scene) -> None:
     topic = scene.topic("elsewhere")
     first, second = scene.start_together({}, {})
     with damaged(scene, topic):

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 
 import pulsar
-from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
-from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
+from pulsar_sidecar.features.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
 from pulsar_sidecar.model.ledgers import LedgerComponent
+from pulsar_sidecar.ownership.paths import ledger_path, managed_ledger_path
 
 from tests.cluster.dead_letters import listed, redrive
 from tests.cluster.deletion import Scene
@@ -21,7 +21,7 @@ FAILING_SOON = {"two_phase_deletion_max_retry_delete_count": TRIES}
 
 
 def dead_letters(scene: Scene) -> Iterator[pulsar.Message]:
-    """Everything on the dead-letter topic, taken off or not."""
+    """Yield all records on the dead-letter topic, taken off or not."""
     reader = scene.workload.client.create_reader(DEAD_LETTER, pulsar.MessageId.earliest)
     while reader.has_message_available():
         yield reader.read_next(timeout_millis=20_000)

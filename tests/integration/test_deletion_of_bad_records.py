@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
-from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.features.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.wire import DataFormats_pb2 as bookkeeper
+from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ownership.paths import ledger_path
+from pulsar_sidecar.protobuf import DataFormats_pb2 as bookkeeper
 
 from tests.cluster.deletion import Scene
 from tests.cluster.oracles import Outcome
@@ -34,7 +34,7 @@ class Stranger:
     scene: Scene
 
     def send(self, payload: bytes, topic: str = PENDING, properties: Mapping[str, str] | None = None) -> str:
-        """Produce one message; its id, as outcomes spell it."""
+        """Produce a message, and return its id as outcomes spell it."""
         producer = self.scene.workload.client.create_producer(topic, batching_enabled=False)
         sent = producer.send(payload, properties=dict(properties or {}))
         producer.close()
@@ -44,7 +44,7 @@ class Stranger:
         return self.send(json.dumps(document).encode())
 
     def outcome_of(self, message_id: str) -> Outcome:
-        """How the message has ended."""
+        """Return the final outcome of the message."""
 
         def look() -> Outcome | None:
             ended = [outcome for outcome in self.scene.oracles.outcomes if outcome.step == "settled"]
@@ -159,11 +159,11 @@ def test_a_record_of_another_cluster_is_refused(scene: Scene, stranger: Stranger
 
 
 def good(scene: Scene) -> dict[str, Any]:
-    """A well-formed record of a ledger that never was."""
+    """Return a well-formed record of a ledger that never was."""
     return record(scene.topic("nobody"), MANAGED_LEDGER, 2**50)
 
 
-def test_what_is_no_record_is_rejected_with_its_reason(scene: Scene, stranger: Stranger) -> None:
+def test_malformed_records_are_rejected_with_the_reason(scene: Scene, stranger: Stranger) -> None:
     fine = good(scene)
     whole = json.dumps(fine).encode()
     payloads = [

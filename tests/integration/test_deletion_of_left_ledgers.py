@@ -4,9 +4,9 @@ from typing import Any
 
 import pulsar
 import pytest
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.ledgers import LedgerComponent
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
@@ -14,7 +14,7 @@ from tests.cluster.sidecars import BASE, SidecarProcess
 from tests.cluster.topics import TopicLedgers, Workload
 
 
-def test_what_a_broker_left_of_every_kind_is_deleted(scene: Scene) -> None:
+def test_orphans_of_every_kind_are_deleted(scene: Scene) -> None:
     topic = scene.topic("left")
     left = scene.workload.fill_with_everything(topic)
     scene.workload.leave_ledgers_behind(topic, left)
@@ -52,7 +52,7 @@ def _with_delayed_messages(workload: Workload, topic: TopicName) -> dict[str, An
 
 
 @pytest.mark.parametrize("loaded", [True, False], ids=["loaded", "unloaded"])
-def test_what_is_referenced_is_kept_and_goes_on_working(scene: Scene, loaded: bool) -> None:
+def test_referenced_ledgers_are_kept_and_stay_readable(scene: Scene, loaded: bool) -> None:
     topic = scene.topic("kept")
     found = scene.workload.fill_with_everything(topic)
     if not loaded:
@@ -100,13 +100,12 @@ def test_a_deleted_ledger_comes_back_with_its_entries(scene: Scene) -> None:
 
 
 def protected(sidecar: SidecarProcess) -> list[dict[str, int]]:
-    """What the status names as protected."""
-    found: list[dict[str, int]] = sidecar.call("GET", f"{BASE}/status")["protectedLedgers"]
-    return found
+    """Return the protected ledgers of the status."""
+    return sidecar.call("GET", f"{BASE}/status")["protectedLedgers"]
 
 
 def entries_of(scene: Scene, ledgers: TopicLedgers) -> list[bytes]:
-    """The payloads of a topic's entries, read from the bookies."""
+    """Return the payloads of a topic's entries, read from the bookies."""
     found = []
     for ledger_id in sorted(ledgers.data):
         metadata = scene.workload.metadata(ledger_id)

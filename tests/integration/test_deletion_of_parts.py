@@ -4,16 +4,16 @@ from urllib.parse import quote
 
 import pytest
 import requests
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     PartOperation,
     encode_operation,
     incarnations,
     operation_path,
 )
-from pulsar_sidecar.ledger_ownership.paths import SCHEMAS, cursor_path, ledger_path
 from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.model.ledgers import LedgerComponent
 from pulsar_sidecar.model.names import TopicName, encode_cursor, java_url_encode, parse_topic_name
+from pulsar_sidecar.ownership.paths import SCHEMAS, cursor_path, ledger_path
 
 from tests.cluster.choosing import line_under_test
 from tests.cluster.deletion import Scene
@@ -46,11 +46,11 @@ def by_broker(scene: Scene, path: str, **params: str) -> requests.Response:
 def demand_gone(scene: Scene, gone: frozenset[int]) -> None:
     finals = scene.oracles.wait_for_finals(gone)
     assert {(final.decision, final.reason) for final in finals.values()} <= ENDED
-    assert not scene.workload.existing(gone)  # type: ignore[arg-type]
+    assert not scene.workload.existing(gone)
 
 
 def subscribed(scene: Scene, topic: TopicName) -> TopicLedgers:
-    """A topic with a neighbour's subscription, and one with acknowledgements and a delayed index."""
+    """Create a topic with a neighbour's subscription, and one with acknowledgements and a delayed index."""
     scene.workload.fill(topic, 2)
     scene.workload.subscribe(topic, "neighbour", acknowledge=1)
     scene.workload.subscribe(topic, SUBSCRIPTION, acknowledge=1)
@@ -79,7 +79,7 @@ def test_a_subscription_goes_with_its_cursor_and_its_delayed_index(scene: Scene,
 
 
 def without_a_bucket(scene: Scene, topic: TopicName, path: str) -> TopicLedgers:
-    """A topic whose subscription points to a bucket without ledger, so that no broker deletes what ``path`` names."""
+    """Create a topic whose subscription points to a missing bucket, so that no broker deletes what ``path`` names."""
     before = subscribed(scene, topic)
     bucket = min(before.buckets[SUBSCRIPTION])
     scene.workload.store.delete(ledger_path(bucket))
@@ -169,7 +169,7 @@ def test_a_schema_goes_with_all_its_versions(scene: Scene) -> None:
     assert workload.ledgers(topic).data == before.data
 
 
-def test_what_brokers_refuse_is_refused_in_their_words_and_stays(scene: Scene) -> None:
+def test_brokers_refusals_are_repeated_and_nothing_is_deleted(scene: Scene) -> None:
     topic, workload, sidecar = scene.topic("busy"), scene.workload, scene.sidecar
     parts = scene.topic("busy-parts")
     workload.admin("PUT", workload.of_topic(parts, "partitions"), 2)

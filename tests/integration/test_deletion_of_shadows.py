@@ -1,19 +1,19 @@
 """`topics delete-shadow` on a real cluster: the shadow goes, and its source keeps every ledger and every message."""
 
 import pytest
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import shadow_deletion_path
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import shadow_deletion_path
+from pulsar_sidecar.ownership.paths import managed_ledger_path
 
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
-from tests.cluster.shadows import NOTHING, Pair, Shadows
-from tests.cluster.topics import connected_consumer
+from tests.cluster.shadows import Pair, Shadows
+from tests.cluster.topics import KEEP_NOTHING, connected_consumer
 
 
 @pytest.fixture
 def shadows(scene: Scene) -> Shadows:
     """In a namespace whose brokers keep nothing that was consumed."""
-    scene.workload.admin("POST", f"namespaces/{scene.namespace}/retention", NOTHING)
+    scene.workload.admin("POST", f"namespaces/{scene.namespace}/retention", KEEP_NOTHING)
     return Shadows(scene.workload, scene.cluster.addresses.web_service_urls)
 
 
@@ -21,12 +21,11 @@ def delete(scene: Scene, pair: Pair) -> dict[str, object]:
     ended = scene.sidecar.command("topics", "delete-shadow", str(pair.shadow), "--output", "json")
     assert ended.exit_code == 0, f"{ended}\n{scene.sidecar.log()}"
     assert "next: remove the source's ledgers from the shadow's list" in ended.stderr
-    answer: dict[str, object] = ended.json
-    return answer
+    return ended.json
 
 
 def check(scene: Scene, pair: Pair) -> None:
-    """Of the pair only the source is left, also for a broker that loads it anew."""
+    """Demand that only the source is left of the pair, also for a broker that loads it anew."""
     for source in pair.sources:
         scene.workload.unload(source)
     pair.demand_only_the_source(scene.workload)
@@ -42,7 +41,7 @@ def test_shadows_go_and_their_sources_stay_while_brokers_load_them(scene: Scene,
     scene.workload.client.subscribe(str(pairs[1].shadow), "sub").close()
     for pair in pairs:
         before = frozenset().union(*(scene.workload.ledgers(source).data for source in pair.sources))
-        with shadows.loaded_again_and_again(pair.shadows):
+        with shadows.reloading(pair.shadows):
             answer = delete(scene, pair)
         assert answer["sourceLedgers"] >= len(before)
         assert (answer["missingLedgers"], answer["missingBefore"], answer["missingSources"]) == ([], [], [])
@@ -66,14 +65,14 @@ def test_brokers_trim_nothing_from_the_second_call_on(scene: Scene, shadows: Sha
     assert scene.sidecar.call("POST", path)["stage"] == "protecting"
     assert scene.sidecar.call("POST", path)["stage"] == "disconnecting"
     workload.client.subscribe(str(pair.shadow), "latest").close()
-    with shadows.loaded_again_and_again(pair.shadows):
+    with shadows.reloading(pair.shadows):
         for _ in range(3):
             workload.unload(pair.shadow)
         delete(scene, pair)
     check(scene, pair)
 
 
-def test_it_is_refused_while_clients_are_connected_and_nothing_is_changed(scene: Scene, shadows: Shadows) -> None:
+def test_connected_clients_refuse_the_deletion_and_nothing_changes(scene: Scene, shadows: Shadows) -> None:
     pair, workload = shadows.pair(scene.topic("busy"), ledgers=2), scene.workload
     with connected_consumer(workload, pair.shadow, "sub"):
         before = workload.store.read(managed_ledger_path(pair.shadow.managed_ledger_name))
@@ -86,7 +85,7 @@ def test_it_is_refused_while_clients_are_connected_and_nothing_is_changed(scene:
     check(scene, pair)
 
 
-def test_what_is_no_shadow_is_refused(scene: Scene) -> None:
+def test_plain_topics_are_refused_as_shadows(scene: Scene) -> None:
     topic = scene.topic("ordinary")
     payloads = scene.workload.fill(topic)
     ended = scene.sidecar.command("topics", "delete-shadow", str(topic))
@@ -96,13 +95,13 @@ def test_what_is_no_shadow_is_refused(scene: Scene) -> None:
     assert scene.workload.read_all(topic) == payloads
 
 
-def test_another_sidecar_goes_on_where_one_was_killed(scene: Scene, shadows: Shadows) -> None:
+def test_another_sidecar_resumes_after_a_kill(scene: Scene, shadows: Shadows) -> None:
     pair, workload = shadows.pair(scene.topic("resumed"), ledgers=3, listed=True), scene.workload
     path = f"/admin/v2/{workload.of_topic(pair.shadow, 'deleteShadow')}"
     first, second = scene.start_together({}, {})
     while first.call("POST", path)["stage"] != "removing":
         pass
     first.kill()
-    with shadows.loaded_again_and_again(pair.shadows):
+    with shadows.reloading(pair.shadows):
         until(lambda: second.call("POST", path)["stage"] == "done", "the second sidecar has deleted the shadow")
     check(scene, pair)

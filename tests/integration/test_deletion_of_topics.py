@@ -2,8 +2,8 @@
 
 import pulsar
 import pytest
-from pulsar_sidecar.ledger_ownership.paths import partitioned_topic_path
 from pulsar_sidecar.model.ledgers import LedgerComponent
+from pulsar_sidecar.ownership.paths import partitioned_topic_path
 
 from tests.cluster.choosing import line_under_test
 from tests.cluster.deletion import Scene

@@ -7,11 +7,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
-from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
+from pulsar_sidecar.features.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import SUBSCRIPTION
 from pulsar_sidecar.model.ledgers import LedgerComponent
 from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.ownership.paths import managed_ledger_path
 
 from tests.cluster.deletion import BROKER_CONF
 from tests.cluster.oracles import Outcome, OutcomeLog
@@ -52,7 +52,7 @@ class Adverse:
         return running[0] if running else self.sidecars.start(**SETTINGS)
 
     def tries(self) -> list[Outcome]:
-        """Every try of a record that cannot be judged, up to its end."""
+        """Return every try of a record that cannot be judged, up to its end."""
         topic = parse_topic_name(f"persistent://public/default/adverse-{unique()}")
         self.workload.fill(topic, 1)
         (ledger_id,) = self.workload.ledgers(topic).data
@@ -68,7 +68,7 @@ class Adverse:
 
     @contextlib.contextmanager
     def delaying(self, path: str, policy: dict[str, object]) -> Iterator[None]:
-        """Meanwhile a namespace or a topic has this policy of delayed delivery, and afterwards the one that it had."""
+        """Set a policy of delayed delivery for a namespace or a topic, and restore the former one at the end."""
         place = f"{path}/delayedDelivery"
         former = self.workload.admin("GET", place)
         self.workload.admin("POST", place, policy)
@@ -79,7 +79,7 @@ class Adverse:
             until(lambda: self.workload.admin("GET", place) == former, "the former policy is in force")
 
     def subscriptions(self) -> list[str]:
-        """Which of the service's subscriptions exist."""
+        """Return the existing subscriptions of the service."""
         partitions = [PENDING.partition(index) for index in range(4)]
         wanted = [*((topic, SUBSCRIPTION) for topic in [*partitions, RETRY]), (DEAD_LETTER, "dead-letters")]
         return [
@@ -102,13 +102,13 @@ def adverse(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFa
 
 
 def waits_between(tries: list[Outcome]) -> list[float]:
-    """The seconds between one try and the next."""
+    """Return the seconds between one try and the next."""
     moments: list[Any] = [one.entry["reads"]["atMs"] for one in tries]
     return [(later - earlier) / 1000 for earlier, later in pairwise(moments)]
 
 
 def check_tries(tries: list[Outcome]) -> None:
-    """Each try was counted, and came when it was due; a broker may deliver up to two ticks early."""
+    """Demand that each try was counted and on time; a broker may deliver up to two ticks early."""
     assert [one.decision for one in tries] == ["retry"] * TRIES + ["dead-letter"]
     assert min(waits_between(tries)) > RETRY_SECONDS - 2.2
 
@@ -126,19 +126,19 @@ def test_retries_wait_although_the_namespace_admits_only_short_delays(adverse: A
         check_tries(adverse.tries())
 
 
-def test_the_sidecar_waits_itself_where_the_retry_topic_delays_nothing(adverse: Adverse) -> None:
+def test_the_sidecar_waits_itself_where_brokers_delay_nothing(adverse: Adverse) -> None:
     off = {"active": False, "tickTime": 1000, "maxDeliveryDelayInMillis": 0}
     with adverse.delaying(adverse.workload.of_topic(RETRY), off):
         check_tries(adverse.tries())
 
 
-def test_our_subscriptions_do_not_expire(adverse: Adverse, full_run: None) -> None:
+def test_the_services_subscriptions_do_not_expire(adverse: Adverse, full_run: None) -> None:
     adverse.sidecars.end_all()
     before = adverse.subscriptions()
     assert len(before) == 6
     holds_for(lambda: adverse.subscriptions() == before, "the subscriptions are there", 200)
 
 
-def test_subscriptions_expire_nowhere_in_the_namespace_of_our_topics(adverse: Adverse) -> None:
+def test_subscriptions_do_not_expire_in_the_services_namespace(adverse: Adverse) -> None:
     path = f"namespaces/{SYSTEM_NAMESPACE}/subscriptionExpirationTime"
     assert adverse.workload.admin("GET", path) == 0

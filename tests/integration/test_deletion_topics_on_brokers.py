@@ -1,4 +1,4 @@
-"""What only real brokers can show about the topics of ledger deletion: their own rules, and their failures."""
+"""Topics of ledger deletion on real brokers: the brokers' own rules, and their failures."""
 
 import threading
 import time
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 import pulsar
 import pytest
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.pulsar.client.clients import open_client
-from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, TopicPublisher
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
-from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import PulsarDeletionTopics, topic_name
-from pulsar_sidecar.adapters.pulsar.topics.pending_consumer import SharedPendingDeletions
-from pulsar_sidecar.adapters.pulsar.topics.topics_setup import TopicsSettings, TopicsSetup
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, OutgoingMessage, PublishResult
-from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
+from pulsar_sidecar.adapters.pulsar_client.clients import open_client
+from pulsar_sidecar.adapters.pulsar_client.publisher import PublisherSettings, TopicPublisher
+from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest, topic_path
+from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar_topics.deletion_topics import PulsarDeletionTopics, topic_name
+from pulsar_sidecar.adapters.pulsar_topics.pending_consumer import SharedPendingDeletions
+from pulsar_sidecar.adapters.pulsar_topics.topics_setup import TopicsSettings, TopicsSetup
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic, OutgoingMessage, PublishResult
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import SUBSCRIPTION
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import ConflictError
@@ -36,7 +36,7 @@ CLOCK = SystemClock()
 
 @dataclass(slots=True)
 class Connected:
-    """One sidecar's connections to the cluster."""
+    """A sidecar's connections to the cluster."""
 
     client: pulsar.Client
     rest: AdminRest
@@ -85,7 +85,7 @@ def numbers(count: int) -> set[bytes]:
 def receive_all(
     consumer: SharedPendingDeletions, expected: Collection[bytes], *, quiet_seconds: float = 2.0
 ) -> set[bytes]:
-    """What waits, acknowledged, until all that is expected came and a quiet time after it, or a minute passed."""
+    """Acknowledge and return waiting records until all expected ones and a quiet period have passed, or a minute."""
     found: set[bytes] = set()
     give_up = time.monotonic() + 60
     quiet_since = time.monotonic()
@@ -115,7 +115,7 @@ def test_brokers_do_not_deduplicate_in_the_system_namespace(connected: Connected
     assert deduplication_status(connected, topic.partition(0)) == "Disabled"
 
 
-def test_compaction_leaves_nothing_of_the_records_behind(connected: Connected) -> None:
+def test_compaction_removes_acknowledged_records(connected: Connected) -> None:
     publisher = connected.topics.publisher(DeletionTopic.PENDING, f"test-{uuid.uuid4()}")
     publisher.publish(keyed("persistent://t/n/a", 0, 20))
     publisher.close()
@@ -144,7 +144,7 @@ def test_outcomes_survive_without_a_subscription(connected: Connected) -> None:
     assert list(connected.topics.outcomes_since(since_ms)) == [b"kept"]
 
 
-def test_the_backlog_counts_records_also_of_a_topic_that_was_just_loaded(connected: Connected) -> None:
+def test_the_backlog_is_right_just_after_a_topic_load(connected: Connected) -> None:
     topic = topic_name(DeletionTopic.PENDING)
     for index in range(4):
         connected.admin.unload(topic.partition(index))
@@ -161,7 +161,7 @@ def test_the_backlog_counts_records_also_of_a_topic_that_was_just_loaded(connect
     assert fresh.backlog().total == 0
 
 
-def test_more_partitions_are_added_and_none_taken_away(connected: Connected) -> None:
+def test_partitions_are_added_and_never_removed(connected: Connected) -> None:
     name = unique()
 
     def named(kind: DeletionTopic) -> TopicName:
@@ -227,7 +227,7 @@ def test_a_broker_s_deduplication_is_recognised_message_by_message(
     assert stored_messages(connected, deduplicated) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_automatic_ids_of_one_name_never_pass_for_duplicates(connected: Connected, deduplicated: TopicName) -> None:
+def test_automatic_sequence_ids_are_never_taken_for_duplicates(connected: Connected, deduplicated: TopicName) -> None:
     for round_number in range(3):
         publisher = publisher_on(connected, deduplicated, "name")
         assert publisher.publish(keyed("k", round_number * 50, 50)) == [STORED] * 50
@@ -242,9 +242,7 @@ def brokers_of(cluster: ClusterUnderTest) -> list[str]:
     return sorted(name for name in cluster.addresses.members if name.startswith("broker"))
 
 
-def test_what_is_called_stored_while_a_broker_is_killed_is_there(
-    cluster: ClusterUnderTest, connected: Connected
-) -> None:
+def test_confirmed_records_survive_a_broker_kill(cluster: ClusterUnderTest, connected: Connected) -> None:
     victim = brokers_of(cluster)[0]
     consumer = connected.topics.pending()
     publisher = connected.topics.publisher(DeletionTopic.PENDING, f"test-{uuid.uuid4()}")

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 import requests
 from pulsar_sidecar.demo.deleting import delete_again, delete_topics, make_topics
-from pulsar_sidecar.ledger_deletion.steps import Step
-from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS
+from pulsar_sidecar.features.ledger_deletion.steps import Step
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.ownership.paths import MANAGED_LEDGERS
 
 from tests.cluster.audits import Audits
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import PATIENCE_SECONDS, until
+from tests.cluster.running import BROKERS
 from tests.cluster.sidecars import BASE, SidecarProcess
 
-BROKERS = ("broker-1", "broker-2")
 TOPICS = 40
 KILL_AFTER_ANSWERS = 8
 TRIES_TO_LEAK = 8
@@ -45,7 +45,7 @@ def delete_while_brokers_die(scene: Scene, url: str, namespace: str, names: Sequ
     assert delete_again(url, namespace, failed, wait, rounds=60) == []
 
 
-def test_what_a_plain_deletion_leaks_when_brokers_are_killed_is_found_by_audits(scene: Scene, tmp_path: Path) -> None:
+def test_audits_find_ledgers_that_plain_deletions_leak_when_brokers_are_killed(scene: Scene, tmp_path: Path) -> None:
     for attempt in range(TRIES_TO_LEAK):
         namespace = f"{scene.namespace}-plain-{attempt}"
         scene.oracles.expect_broken_topics_in(namespace)
@@ -65,7 +65,7 @@ def test_what_a_plain_deletion_leaks_when_brokers_are_killed_is_found_by_audits(
 
 
 def demand_found_and_deleted(scene: Scene, namespace: str, orphans: frozenset[LedgerId], audits: Audits) -> None:
-    """The second of two looks plans to delete exactly these of the namespace; what others left is theirs."""
+    """Demand that the second of two audits plans to delete exactly these ledgers of the namespace."""
     sidecar = scene.sidecar
     audits.look()
     audits.wait_between_looks()
@@ -82,7 +82,7 @@ def demand_found_and_deleted(scene: Scene, namespace: str, orphans: frozenset[Le
     assert not scene.workload.existing(orphans)
 
 
-def test_a_two_phase_deletion_does_not(scene: Scene) -> None:
+def test_two_phase_deletions_leak_nothing_when_brokers_are_killed(scene: Scene) -> None:
     namespace = f"{scene.namespace}-two-phase"
     sidecar, workload = scene.sidecar, scene.workload
     url = scene.cluster.addresses.web_service_urls[0]
@@ -101,7 +101,7 @@ def test_a_two_phase_deletion_does_not(scene: Scene) -> None:
 
 
 def judged(scene: Scene) -> dict[LedgerId, str]:
-    """Which sidecar has announced the deletion of which ledgers."""
+    """Return the sidecar that announced each ledger's deletion."""
     return {
         outcome.ledger_id: outcome.sidecar
         for outcome in scene.oracles.outcomes
@@ -116,11 +116,11 @@ def limit_rate(sidecars: Sequence[SidecarProcess], ledgers_per_second: float | N
         until(lambda each=sidecar: each.metrics().get(RATE_LIMIT) == ledgers_per_second, "the limit is in force")
 
 
-def some_in_hand(
+def wait_for_busy_sidecar(
     scene: Scene, sidecars: Sequence[SidecarProcess], records: Sequence[dict[str, object]]
 ) -> SidecarProcess:
-    """The sidecar that works on a batch, once it has deleted some of its ledgers and before it has deleted all."""
-    ledger_ids = [LedgerId(record["ledgerId"]) for record in records]  # type: ignore[arg-type]
+    """Wait for the sidecar that works on a batch, and has deleted some of its ledgers but not all."""
+    ledger_ids = [LedgerId(record["ledgerId"]) for record in records]
     until(lambda: len(scene.workload.existing(ledger_ids)) <= RECORDS - 5, "a sidecar has deleted some")
     names = set(judged(scene).values())
     assert scene.workload.existing(ledger_ids)
@@ -136,7 +136,7 @@ def test_a_killed_sidecar_leaves_its_records_to_the_other(scene: Scene) -> None:
     sidecars = scene.start_together({}, {})
     limit_rate(sidecars, SLOWLY)
     scene.append(sidecars[0], records)
-    busy = some_in_hand(scene, sidecars, records)
+    busy = wait_for_busy_sidecar(scene, sidecars, records)
     busy.kill()
     (other,) = (sidecar for sidecar in sidecars if sidecar is not busy)
     limit_rate([other], None)
@@ -151,7 +151,7 @@ def test_a_terminated_sidecar_ends_in_order_and_loses_nothing(scene: Scene) -> N
     sidecar = scene.start_alone()
     limit_rate([sidecar], SLOWLY)
     scene.append(sidecar, records)
-    assert some_in_hand(scene, [sidecar], records) is sidecar
+    assert wait_for_busy_sidecar(scene, [sidecar], records) is sidecar
     assert sidecar.terminate() == 0
     assert "Traceback" not in sidecar.log(1000)
     other = scene.start_alone()

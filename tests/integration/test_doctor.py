@@ -20,7 +20,7 @@ Line = tuple[str, str, str]
 
 
 def doctor(addresses: ClusterAddresses, *flags: str) -> tuple[int, Sequence[Line]]:
-    """Its exit code, and level, subject, and finding with remedy of each line; later flags win."""
+    """Return the exit code, and level, subject, and finding with remedy of each line; later flags win."""
     answer = run_command(
         "--output", "json", "doctor",
         "--web-service-url", ",".join(addresses.web_service_urls),
@@ -39,7 +39,11 @@ def of_level(lines: Sequence[Line], *levels: str) -> list[Line]:
     return [line for line in lines if line[0] in levels]
 
 
-def test_a_cluster_that_is_well(cluster: ClusterUnderTest) -> None:
+def subjects_of_warnings(addresses: ClusterAddresses, *flags: str) -> list[str]:
+    return [subject for _, subject, _ in of_level(doctor(addresses, *flags)[1], "warning")]
+
+
+def test_a_healthy_cluster(cluster: ClusterUnderTest) -> None:
     code, lines = doctor(cluster.addresses)
     assert (code, of_level(lines, "failed", "warning")) == (0, [])
     good = {subject: text for level, subject, text in lines if level == "ok"}
@@ -52,9 +56,9 @@ def test_a_cluster_that_is_well(cluster: ClusterUnderTest) -> None:
 def test_a_sidecar_logs_at_its_start_what_the_doctor_found(cluster: ClusterUnderTest, tmp_path: Path) -> None:
     with closing(Sidecars(cluster.addresses, tmp_path)) as sidecars:
         sidecar = sidecars.start_with_defaults(log_format="json")
-        until(lambda: '"event": "doctor"' in sidecar.whole_log, "the doctor has looked")
+        until(lambda: '"event": "doctor finished"' in sidecar.whole_log, "the doctor has looked")
         logged = [json.loads(line) for line in sidecar.whole_log.splitlines()]
-        (line,) = [line for line in logged if line["event"] == "doctor"]
+        (line,) = [line for line in logged if line["event"] == "doctor finished"]
         assert line["level"] == "info", line
         assert line["result"].endswith(" off, 0 warning, 0 failed")
         until(lambda: "consuming pending deletions" in sidecar.whole_log, "its topics exist")
@@ -73,13 +77,10 @@ def test_wrong_addresses(cluster: ClusterUnderTest) -> None:
     assert code == 2
     assert "has no /no-ledgers" in failed
     assert "clusterName is elsewhere" in failed
-    assert "not one bookie" in failed
-    code, lines = doctor(
-        addresses, "--broker-service-url", "pulsar://127.0.0.1:1", "--bookie-http-urls", "http://127.0.0.1:1"
-    )
+    assert "no bookie is registered" in failed
+    code, lines = doctor(addresses, "--broker-service-url", "pulsar://127.0.0.1:1")
     assert code == 2
     assert [text.partition(" ")[0] for _, _, text in of_level(lines, "failed")] == ["pulsar://127.0.0.1:1"]
-    assert [text.partition(" ")[0] for _, _, text in of_level(lines, "warning")] == ["http://127.0.0.1:1"]
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +125,6 @@ def test_rights_in_the_metadata_store_and_members_that_are_away(guarded: Cluster
         assert "may not delete nodes below /managed-ledgers" in failed[2]
     guarded.stop("bookie-1")
     try:
-        code, lines = doctor(addresses, *admin)
-        assert [text for _, subject, text in of_level(lines, "warning") if subject == "bookies"], lines
+        until(lambda: "bookies" in subjects_of_warnings(addresses, *admin), "the bookie is missed")
     finally:
         guarded.cont("bookie-1")

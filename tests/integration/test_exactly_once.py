@@ -7,20 +7,14 @@ from pathlib import Path
 
 import pulsar
 import pytest
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
-from pulsar_sidecar.adapters.pulsar.wire.producers import OpenProducer
-from pulsar_sidecar.adapters.pulsar.wire.sequenced_batches import entries_of
+from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar_wire.producers import OpenProducer
+from pulsar_sidecar.adapters.pulsar_wire.sequenced_batches import entries_of
 from pulsar_sidecar.bootstrap.exactly_once import open_reader
-from pulsar_sidecar.deduplication.publishing.messages import (
-    Batch,
-    BatchLimits,
-    NameTakenError,
-    Outcome,
-    OutgoingMessage,
-)
-from pulsar_sidecar.deduplication.publishing.partition_publisher import Patience
-from pulsar_sidecar.deduplication.publishing.publisher import ExactlyOncePublisher
-from pulsar_sidecar.deduplication.publishing.reader import ReadPosition
+from pulsar_sidecar.features.publishing.messages import Batch, BatchLimits, NameTakenError, Outcome, OutgoingMessage
+from pulsar_sidecar.features.publishing.partition_publisher import PublishTimeouts
+from pulsar_sidecar.features.publishing.publisher import ExactlyOncePublisher
+from pulsar_sidecar.features.publishing.reader import ReadPosition
 from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
@@ -40,7 +34,7 @@ def setup(cluster: ClusterUnderTest) -> Iterator[Setup]:
 
 
 def record(number: int) -> OutgoingMessage:
-    """As a file's record: its id is its offset."""
+    """Return a file's record, whose id is its offset."""
     return OutgoingMessage(b"record %d" % number, number * RECORD_BYTES, event_time_ms=number + 1)
 
 
@@ -157,8 +151,11 @@ def test_large_messages_arrive_whole_and_once(setup: Setup) -> None:
 HALF = Batch([OutgoingMessage(b"record 1 " + b"x" * LARGE_BYTES, 1)], 1, 1)
 
 
-def send_first_chunk(setup: Setup, topic: TopicName, bearing: int) -> None:
-    """Of a message with the id 1; the entry bears another id, or that one."""
+def with_first_chunk(setup: Setup, bearing: int) -> TopicName:
+    """Return a topic with message 0 and half of message 1, whose entry bears the id 0 or 1."""
+    topic = setup.topic()
+    with setup.publisher(topic) as publisher:
+        publisher.publish(record(0))
     with ExitStack() as stack:
         connections = stack.enter_context(closing(BinaryConnections(ClientCredentials(), TlsOptions(), CLOCK)))
         owners = TopicOwners(setup.cluster.addresses.broker_service_url, connections)
@@ -169,14 +166,12 @@ def send_first_chunk(setup: Setup, topic: TopicName, bearing: int) -> None:
         producer.send(first.metadata, first.payload, is_chunk=True, judged_by=1)
         producer.receipt()
         producer.leave()
+    setup.unload(topic)
+    return topic
 
 
 def test_half_a_message_in_the_topic_does_not_hide_the_whole(setup: Setup) -> None:
-    topic = setup.topic()
-    with setup.publisher(topic) as publisher:
-        publisher.publish(record(0))
-    send_first_chunk(setup, topic, bearing=0)
-    setup.unload(topic)
+    topic = with_first_chunk(setup, bearing=0)
     with setup.publisher(topic) as publisher:
         assert publisher.last_sequence_id == 0
         publisher.publish(HALF.messages[0])
@@ -184,12 +179,8 @@ def test_half_a_message_in_the_topic_does_not_hide_the_whole(setup: Setup) -> No
 
 
 def test_a_chunk_that_bears_the_messages_own_id_hides_it(setup: Setup) -> None:
-    """What Java's and C++'s clients send: the broker takes half a message for the whole, and refuses the whole."""
-    topic = setup.topic()
-    with setup.publisher(topic) as publisher:
-        publisher.publish(record(0))
-    send_first_chunk(setup, topic, bearing=1)
-    setup.unload(topic)
+    """Java and C++ clients send such chunks: the broker takes half a message for the whole, and refuses the whole."""
+    topic = with_first_chunk(setup, bearing=1)
     with setup.publisher(topic) as publisher:
         assert publisher.last_sequence_id == 1
         publisher.publish(HALF.messages[0])
@@ -208,7 +199,7 @@ def test_a_second_publisher_of_the_name_is_refused_while_the_first_does_somethin
         publish(first, range(150))
         with pytest.raises(NameTakenError):
             ExactlyOncePublisher(
-                setup.producers, CLOCK, topic, producer_name="loader", patience=Patience(takeover_seconds=7)
+                setup.producers, CLOCK, topic, producer_name="loader", timeouts=PublishTimeouts(takeover_seconds=7)
             )
         publish(first, range(150, 300))
     demand_each_once_in_order(setup, topic, 0, 300)
@@ -229,7 +220,7 @@ def test_a_name_that_the_broker_assigns_outlives_an_unload(setup: Setup) -> None
     demand_each_once_in_order(setup, topic, 3, 300)
 
 
-def test_what_brokers_never_deduplicate_is_refused(setup: Setup) -> None:
+def test_topics_that_brokers_never_deduplicate_are_refused(setup: Setup) -> None:
     system = parse_topic_name(f"{setup.namespace}/__change_events")
     with pytest.raises(InvalidInputError, match="system topic"):
         setup.publisher(system)
@@ -255,12 +246,12 @@ def last_sequence_id(setup: Setup, topic: TopicName) -> int:
 
 
 def send_by_client(setup: Setup, topic: TopicName, numbers: range) -> None:
-    """As one batch."""
+    """Send the records as one batch."""
     batching = {"batching_enabled": True, "batching_max_messages": len(numbers), "batching_max_publish_delay_ms": 5_000}
     with closing(setup.client.create_producer(str(topic), "by-client", **batching)) as producer:
         for number in numbers:
-            producer.send_async(b"record %d" % number, None, sequence_id=number)  # type: ignore[attr-defined]
-        producer.flush()  # type: ignore[attr-defined]
+            producer.send_async(b"record %d" % number, None, sequence_id=number)
+        producer.flush()
 
 
 # --- the reading half ----------------------------------------------------------------------------------------------
@@ -283,7 +274,7 @@ def test_a_program_that_is_killed_at_every_step_applies_each_message_once(setup:
     assert totals == {"record": 400} | {str(number): 1 for number in range(400)}
 
 
-def test_a_reader_goes_on_behind_any_kind_of_message(setup: Setup) -> None:
+def test_a_reader_resumes_after_any_kind_of_message(setup: Setup) -> None:
     """Within a batch, behind a single message, and behind one in chunks."""
     topic = setup.topic()
     with setup.publisher(topic, messages=4) as publisher:

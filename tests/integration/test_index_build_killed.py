@@ -25,7 +25,7 @@ MESSAGES = 600
 EVERYTHING = {"allMessages": "true", "orphans": "true", "settleSeconds": "0"}
 
 
-def test_what_a_killed_build_left_is_attached_by_repair_and_completed_by_the_next_build(
+def test_repair_attaches_buckets_of_a_killed_build_and_the_next_build_completes_them(
     special_cluster: ClusterFactory, tmp_path: Path
 ) -> None:
     with special_cluster(broker_conf=SMALL_BUCKETS) as cluster, ExitStack() as stack:

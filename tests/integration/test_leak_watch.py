@@ -3,19 +3,18 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
-from pulsar_sidecar.ledger_ownership.paths import SCHEMAS, managed_ledger_path
+from pulsar_sidecar.features.ledger_deletion.watch.results import LeakCause
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.metadata import Node
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.paths import SCHEMAS, managed_ledger_path
 
 from tests.cluster.deletion import Scene
 from tests.cluster.leaking import LeakingBrokers
 from tests.cluster.patience import NotInTime, until
-from tests.cluster.sidecars import BASE, SidecarProcess
+from tests.cluster.sidecars import WATCH, SidecarProcess
 from tests.cluster.transaction_log import demand_nothing_referenced_was_deleted
 
-WATCH = f"{BASE}/watch"
 SETTLE_SECONDS = 10
 AFTER_SETTLING_SECONDS = 60
 # Rollovers need brokers that begin a cursor's next ledger early: `tests.faults.test_leaks`.
@@ -32,7 +31,7 @@ DELETIONS = (LeakCause.TOPIC_DELETION, LeakCause.NAMESPACE_DELETION)
 
 
 def start_watching(scene: Scene, mode: str, **settings: object) -> SidecarProcess:
-    """A sidecar that hears of every change."""
+    """Start a sidecar that hears of every change."""
     options = {"ledger_deletion_watch": mode, "ledger_deletion_watch_settle_in_seconds": SETTLE_SECONDS, **settings}
     sidecar = scene.start_alone(**options)
     until(lambda: sidecar.call("GET", WATCH)["state"] == "watching", f"the sidecar watches\n{sidecar.log()}")
@@ -44,7 +43,7 @@ def leaks(sidecar: SidecarProcess) -> Mapping[LedgerId, dict[str, Any]]:
     return {LedgerId(leak["ledgerId"]): leak for leak in answer["leaks"]}
 
 
-def test_what_brokers_leave_behind_is_reported_and_then_deleted(scene: Scene) -> None:
+def test_leaks_of_killed_brokers_are_reported_and_then_deleted(scene: Scene) -> None:
     reporting = start_watching(scene, "report")
     brokers = LeakingBrokers(scene, reporting)
     left = brokers.leak(CAUSES)
@@ -90,7 +89,7 @@ def wait_until_reported(sidecar: SidecarProcess, ledger_ids: frozenset[LedgerId]
 
 
 def demand_waits_for_an_audits_ages(scene: Scene, sidecar: SidecarProcess, never_named: frozenset[LedgerId]) -> None:
-    """The watch counts what no node ever named, explains it, and neither lists nor deletes it before 12 hours."""
+    """Demand that the watch counts and explains never-named ledgers, but does not list or delete them for 12 hours."""
     assert scene.workload.existing(never_named) == never_named
     assert leaks(sidecar).keys().isdisjoint(never_named)
     assert sidecar.call("GET", WATCH)["unlinked"] >= len(never_named)
@@ -101,7 +100,7 @@ def demand_waits_for_an_audits_ages(scene: Scene, sidecar: SidecarProcess, never
 
 
 def filled(scene: Scene, name: str, ledgers: int) -> tuple[TopicName, frozenset[LedgerId]]:
-    """A topic that is kept and that no broker has loaded, and the ledgers in its list."""
+    """Return a topic that is kept and that no broker has loaded, and the ledgers in its list."""
     topic = scene.topic(name)
     scene.oracles.keeps(topic, scene.workload.fill(topic, ledgers))
     scene.workload.unload(topic)
@@ -109,7 +108,7 @@ def filled(scene: Scene, name: str, ledgers: int) -> tuple[TopicName, frozenset[
 
 
 def take_nodes_away(scene: Scene, topics: Iterable[TopicName]) -> list[Node]:
-    """As a foreign ``deleteall`` does; what was there."""
+    """Delete nodes like a foreign ``deleteall``, and return them."""
     nodes = scene.workload.store.read_many([managed_ledger_path(topic.managed_ledger_name) for topic in topics])
     found = [node for node in nodes if node is not None]
     for node in found:
@@ -138,7 +137,7 @@ def test_a_foreign_deleteall_brakes_and_nothing_is_appended(scene: Scene) -> Non
     assert sidecar.call("GET", WATCH)["appended"] == 0
 
 
-def test_what_is_held_stays_until_the_hold_is_removed(scene: Scene) -> None:
+def test_held_leaks_stay_until_the_hold_is_removed(scene: Scene) -> None:
     topic = scene.topic("held")
     scene.workload.fill(topic, 1)
     scene.workload.unload(topic)

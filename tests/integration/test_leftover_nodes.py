@@ -1,4 +1,4 @@
-"""What a topic's deletion leaves behind besides ledgers: each kind of the table in `docs/pip-186.md`."""
+"""Nodes left by a topic's deletion: each kind of the table in `docs/pip-186.md`."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter, Replication
-from pulsar_sidecar.adapters.metadata.ledger_ids import ZooKeeperLedgerIds
-from pulsar_sidecar.ledger_ownership.paths import (
+from pulsar_sidecar.adapters.zookeeper.ledger_ids import ZooKeeperLedgerIds
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.names import PENDING_ACKS_SUFFIX, TopicName
+from pulsar_sidecar.ownership.paths import (
     DEFAULT_LEDGERS_ROOT,
     ledger_path,
     managed_ledger_path,
@@ -16,8 +18,6 @@ from pulsar_sidecar.ledger_ownership.paths import (
     schema_path,
     under_replication_mark_path,
 )
-from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.names import PENDING_ACKS_SUFFIX, TopicName
 
 from tests.cluster.audits import Audits
 from tests.cluster.deletion import Scene
@@ -29,7 +29,7 @@ _POLICY = 77
 
 @pytest.fixture
 def audited(scene: Scene, tmp_path: Path) -> Callable[[], dict[str, str]]:
-    """The nodes of the test that an audit calls leftovers: their kinds, by path."""
+    """Return the nodes of the test that an audit calls leftovers: their kinds, by path."""
 
     def look() -> dict[str, str]:
         nodes = (
@@ -41,14 +41,14 @@ def audited(scene: Scene, tmp_path: Path) -> Callable[[], dict[str, str]]:
 
 
 def lose(scene: Scene, *ledger_ids: LedgerId) -> None:
-    """What happened to these ledgers is not the brokers' doing."""
+    """Lose ledgers by the test's hand, for which the oracles must not blame the brokers."""
     scene.oracles.expect_broken_topics_in(scene.namespace)
     for ledger_id in ledger_ids:
         scene.workload.store.delete(ledger_path(ledger_id))
 
 
 def schema_answer(scene: Scene, topic: TopicName) -> int:
-    """The status of a broker's answer about the newest schema."""
+    """Return the status of a broker's answer about the newest schema."""
     return scene.workload.request("GET", f"schemas/{topic.namespace}/{topic.local_name}/schema").status_code
 
 

@@ -14,8 +14,8 @@ import pulsar
 import pytest
 import requests
 from pulsar_sidecar.__main__ import programs
+from pulsar_sidecar.cli.commands.local_cluster import app
 from pulsar_sidecar.cli.connecting import GlobalOptions
-from pulsar_sidecar.cli.groups.local_cluster import app
 from pulsar_sidecar.cli.output import Format
 from pulsar_sidecar.local_cluster.processes import ProcessIdentity, is_running
 from pulsar_sidecar.local_cluster.state import read_state
@@ -174,7 +174,7 @@ def test_a_start_that_is_interrupted_leaves_nothing(tmp_path: Path, number: sign
     # A shell that runs these tests in the background has made them, and so their children, ignore SIGINT.
     program = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from pulsar_sidecar.cli.groups.local_cluster import app; app()"
+        "from pulsar_sidecar.cli.commands.local_cluster import app; app()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program, "up", "--dir", str(directory)],

@@ -1,29 +1,33 @@
-"""What a real broker offloads is located, recognised and deleted, and the managed ledger's list stays as it was."""
+"""Ledgers offloaded by a real broker are located, recognised and deleted; the managed ledger's list stays intact."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
+from pulsar import MessageId
+from pulsar_sidecar.adapters.offload.blocks import indexed_blocks
 from pulsar_sidecar.adapters.offload.object_stores import credentials_from_environment
 from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
-from pulsar_sidecar.audit.results.tables import Table
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.bootstrap.stored_messages import verify_stored
-from pulsar_sidecar.deduplication.verifying.requests import StoredMessagesRequest, VerifyRequest
-from pulsar_sidecar.deduplication.verifying.verify import TopicResult
-from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
-from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
+from pulsar_sidecar.features.audit.results.tables import OffloadFinding, OrphanStatus, Table
+from pulsar_sidecar.features.duplicates.requests import StoredMessagesRequest, VerifyRequest
+from pulsar_sidecar.features.duplicates.verify import TopicResult
+from pulsar_sidecar.features.ledger_deletion.ports import OffloadDeletion
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import PermanentError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import OffloadContext, UnseenCause
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
-from pulsar_sidecar.wire.MLDataFormats_pb2 import ManagedLedgerInfo
+from pulsar_sidecar.ownership.references import managed_ledger_references
+from pulsar_sidecar.protobuf.MLDataFormats_pb2 import ManagedLedgerInfo
 
-from tests.cluster.audits import Audits, demand_unused
+from tests.cluster.audits import IMPATIENT, Audits, demand_unused
 from tests.cluster.broker_view import BrokerView
 from tests.cluster.clients import PatientClient
 from tests.cluster.offload_leaks import KEYS, Copy, OffloadingTopics, offloading_to, watching
@@ -37,6 +41,7 @@ from tests.contract.offload_storages import BUCKET, DirectoryStorage, Refusals, 
 
 ENTRIES_PER_LEDGER = 5
 CLOSED_LEDGERS = 2
+BLOCK_BYTES = 5 * 1024 * 1024
 _CLOCK = SystemClock()
 _POLL_SECONDS = 0.1
 
@@ -59,31 +64,31 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> DirectoryStorage:
 
 @pytest.fixture(scope="module")
 def offloading_cluster(special_cluster: ClusterFactory, bucket: S3Storage) -> Iterator[ClusterUnderTest]:
-    """Offloads to the bucket, unless a namespace's policy sets otherwise."""
-    with offloading_to(bucket, special_cluster, ENTRIES_PER_LEDGER) as cluster:
+    """Yield a cluster that offloads to the bucket unless a namespace's policy sets otherwise."""
+    with offloading_to(bucket, special_cluster, ENTRIES_PER_LEDGER, BLOCK_BYTES) as cluster:
         yield cluster
 
 
-def offloaded(cluster: ClusterUnderTest, topic: TopicName) -> dict[LedgerId, OffloadContext]:
+def offloaded(cluster: ClusterUnderTest, topic: TopicName, padding: bytes = b"") -> dict[LedgerId, OffloadContext]:
     """Fill ledgers of a new topic and have the broker offload those that are closed."""
-    fill(cluster, topic)
+    fill(cluster, topic, padding)
     offload_closed_ledgers(cluster, topic)
     return contexts(cluster, topic)
 
 
-def fill(cluster: ClusterUnderTest, topic: TopicName) -> None:
+def fill(cluster: ClusterUnderTest, topic: TopicName, padding: bytes = b"") -> None:
     client = PatientClient(cluster.addresses)
     try:
         client.subscribe(str(topic), "keeps-everything").close()
         producer = client.create_producer(str(topic), batching_enabled=False)
         for number in range(CLOSED_LEDGERS * ENTRIES_PER_LEDGER + 1):
-            producer.send(b"%d" % number)
+            producer.send(b"%d" % number + padding)
     finally:
         client.close()
 
 
 def contexts(cluster: ClusterUnderTest, topic: TopicName) -> dict[LedgerId, OffloadContext]:
-    """What the topic's managed ledger holds of offloaded ledgers, read from the metadata store."""
+    """Return the offload contexts in the topic's managed ledger, read from the metadata store."""
     with ZooKeeperMetadataStore(cluster.addresses.metadata_store_url, _CLOCK) as store:
         node = store.read(f"/managed-ledgers/{topic.managed_ledger_name}")
     assert node is not None
@@ -92,9 +97,10 @@ def contexts(cluster: ClusterUnderTest, topic: TopicName) -> dict[LedgerId, Offl
 
 
 def test_a_copy_in_a_bucket(offloading_cluster: ClusterUnderTest, bucket: S3Storage) -> None:
+    """Of several blocks, since an entry and the next one do not fit into the smallest that S3 takes."""
     topic = parse_topic_name(f"persistent://public/default/orders:v1=x-{unique()}")
     name = topic.managed_ledger_name
-    found = offloaded(offloading_cluster, topic)
+    found = offloaded(offloading_cluster, topic, bytes(BLOCK_BYTES * 3 // 5))
     (first, context), (second, kept) = sorted(found.items())
     endpoint = context.driver_metadata["serviceEndpoint"]
     assert bucket.context(context.uid_msb, context.uid_lsb) == context
@@ -111,6 +117,8 @@ def test_a_copy_in_a_bucket(offloading_cluster: ClusterUnderTest, bucket: S3Stor
         ours.delete_offloaded(first, context, parse_topic_name("invoices").managed_ledger_name)
     assert bucket.parts(first, context, name) == {"data", "index"}
     assert ours.is_whole(first, context, name)
+    blocks = indexed_blocks(bucket.content(first, context, "index"), len(bucket.content(first, context, "data")))
+    assert [block.end - block.start for block in blocks[:-1]] == [BLOCK_BYTES] * (ENTRIES_PER_LEDGER - 1)
 
     assert ours.delete_offloaded(first, context, name) is OffloadDeletion.DELETED
     assert bucket.parts(first, context, name) == set()
@@ -140,17 +148,24 @@ def test_a_copy_in_a_directory(
     assert contexts(offloading_cluster, topic) == found
 
 
+def offloaded_twice(
+    cluster: ClusterUnderTest, directory: DirectoryStorage, tmp_path: Path
+) -> tuple[TopicName, Mapping[LedgerId, OffloadContext], TopicName, Mapping[LedgerId, OffloadContext]]:
+    """Return a topic with its ledgers in both places, and one whose ledgers are in tiered storage alone."""
+    base = directory.context(1, 2).driver_metadata["storageBasePath"]
+    at_once = {"managedLedgerOffloadDeletionLagInMillis": 0}
+    namespaces = ("public/default", offload_to_directory(cluster, base, tmp_path / "profile.xml", at_once))
+    both, moved = (parse_topic_name(f"persistent://{namespace}/offloaded-{unique()}") for namespace in namespaces)
+    kept, replaced = offloaded(cluster, both), offloaded(cluster, moved)
+    until(lambda: copies_deleted(cluster, moved), "the copies in BookKeeper are gone")
+    return both, kept, moved, replaced
+
+
 def test_an_audit_of_offloaded_topics(
     offloading_cluster: ClusterUnderTest, directory: DirectoryStorage, tmp_path: Path
 ) -> None:
     """A ledger in both places is in use; one whose copy in BookKeeper is gone is not missing; all of it still reads."""
-    base = directory.context(1, 2).driver_metadata["storageBasePath"]
-    at_once = {"managedLedgerOffloadDeletionLagInMillis": 0}
-    namespaces = ("public/default", offload_to_directory(offloading_cluster, base, tmp_path / "profile.xml", at_once))
-    both, moved = (parse_topic_name(f"persistent://{namespace}/audited-{unique()}") for namespace in namespaces)
-    kept = offloaded(offloading_cluster, both)
-    replaced = offloaded(offloading_cluster, moved)
-    until(lambda: copies_deleted(offloading_cluster, moved), "the copies in BookKeeper are gone")
+    both, kept, moved, replaced = offloaded_twice(offloading_cluster, directory, tmp_path)
     with closing(Workload(offloading_cluster)) as workload, closing(BrokerView(offloading_cluster.addresses)) as view:
         audits = Audits(offloading_cluster.addresses, tmp_path)
         audits.look()
@@ -168,16 +183,10 @@ def test_an_audit_of_offloaded_topics(
     assert (used[str(both)], used[str(moved)]) == (CLOSED_LEDGERS + 1, 1)
 
 
-def test_what_is_in_tiered_storage_alone_is_never_verified_as_clean(
+def test_topics_in_tiered_storage_alone_are_never_verified_as_clean(
     offloading_cluster: ClusterUnderTest, directory: DirectoryStorage, tmp_path: Path
 ) -> None:
-    base = directory.context(1, 2).driver_metadata["storageBasePath"]
-    at_once = {"managedLedgerOffloadDeletionLagInMillis": 0}
-    namespaces = ("public/default", offload_to_directory(offloading_cluster, base, tmp_path / "profile.xml", at_once))
-    both, moved = (parse_topic_name(f"persistent://{namespace}/verified-{unique()}") for namespace in namespaces)
-    offloaded(offloading_cluster, both)
-    replaced = offloaded(offloading_cluster, moved)
-    until(lambda: copies_deleted(offloading_cluster, moved), "the copies in BookKeeper are gone")
+    both, _, moved, replaced = offloaded_twice(offloading_cluster, directory, tmp_path)
     stored = StoredMessagesRequest(offloading_cluster.addresses.metadata_store_url)
     (whole,), (part,) = (verify_stored(VerifyRequest(str(each), stored), lambda text: None) for each in (both, moved))
     assert (whole.result, whole.entries) == (TopicResult.CLEAN, CLOSED_LEDGERS * ENTRIES_PER_LEDGER + 1)
@@ -188,7 +197,7 @@ def test_what_is_in_tiered_storage_alone_is_never_verified_as_clean(
     ]
 
 
-def test_a_copy_that_tiered_storage_replaced_is_deleted_only_where_the_other_is_whole(
+def test_bookkeepers_copy_is_deleted_only_where_the_offloaded_one_is_whole(
     offloading_cluster: ClusterUnderTest, bucket: S3Storage, tmp_path: Path
 ) -> None:
     """As a broker leaves it that dies once its list names the copy, before it deletes the ledgers."""
@@ -212,14 +221,62 @@ def test_a_copy_that_tiered_storage_replaced_is_deleted_only_where_the_other_is_
         until(lambda: leaks().get(whole, {}).get("state") == "deleted", "the watch has seen that it is gone")
         until(lambda: leaks().get(broken, {}).get("state") == "kept", f"the other one is kept\n{sidecar.log()}")
         assert leaks()[whole]["cause"] == leaks()[broken]["cause"] == "offload"
-        assert "missing or incomplete: BookKeeper's may be the last one" in leaks()[broken]["detail"]
+        assert "missing or incomplete: this one may be the last" in leaks()[broken]["detail"]
         assert workload.existing({broken}) == {broken}
         assert bucket.parts(whole, context, topic.managed_ledger_name) == {"data", "index"}
     # An audit would hand the other one to the second phase, which keeps it.
     requests.delete(topic_url(offloading_cluster, topic), params={"force": "true"}, timeout=30).raise_for_status()
 
 
-def test_what_killed_brokers_leave_in_the_bucket_is_reported_and_then_deleted(
+def test_bookkeepers_copy_beside_one_in_a_directory_goes_by_the_pins_remedy_only_where_that_is_whole(
+    offloading_cluster: ClusterUnderTest, directory: DirectoryStorage, tmp_path: Path
+) -> None:
+    base = directory.context(1, 2).driver_metadata["storageBasePath"]
+    namespace = offload_to_directory(offloading_cluster, base, tmp_path / "profile.xml")
+    topic = parse_topic_name(f"persistent://{namespace}/replaced")
+    (whole, context), (broken, kept) = sorted(offloaded(offloading_cluster, topic).items())
+    requests.put(f"{topic_url(offloading_cluster, topic)}/unload", timeout=30).raise_for_status()
+    with (
+        closing(Workload(offloading_cluster)) as workload,
+        closing(Sidecars(offloading_cluster.addresses, tmp_path)) as sidecars,
+    ):
+        sidecar = sidecars.start(offload_allowed_locations=base, bookkeeper_exclusive_to_cluster="true")
+
+        def pins() -> Mapping[str, Any]:
+            (found,) = sidecar.call("GET", f"/admin/v2/pins/persistent/{topic.namespace}/{topic.local_name}")
+            return found
+
+        both = pins()
+        assert both["tieredAndBookiesBytes"] == both["tieredBytes"] > both["tieredAloneBytes"] == 0
+        (lag,) = (pin for pin in both["pins"] if pin["cause"] == "offload-deletion-lag")
+        assert lag["ledgerIds"] == [whole, broken]
+
+        mark_replaced(workload.store, topic)
+        directory.cut(broken, kept, topic.managed_ledger_name, "data")
+        alone = pins()
+        assert (alone["tieredAloneLedgers"], alone["tieredAloneBytes"]) == (2, both["tieredBytes"])
+        left = {pin["ledgerIds"][0]: pin for pin in alone["pins"] if pin["cause"] == "replaced-copy"}
+        assert left.keys() == {whole, broken}
+        ran = {ledger_id: sidecar.command(*remedy_of(pin)) for ledger_id, pin in left.items()}
+        assert (ran[whole].exit_code, ran[broken].exit_code != 0) == (0, True), ran
+        assert "missing or incomplete: this one may be the last" in ran[broken].stderr
+        assert workload.existing({whole, broken}) == {broken}
+        assert directory.parts(whole, context, topic.managed_ledger_name) == {"data", "index"}
+        first = workload.client.create_reader(str(topic), MessageId.earliest)
+        assert [first.read_next(30_000).data() for _ in range(ENTRIES_PER_LEDGER)] == [
+            b"%d" % number for number in range(ENTRIES_PER_LEDGER)
+        ]
+    requests.delete(topic_url(offloading_cluster, topic), params={"force": "true"}, timeout=30).raise_for_status()
+
+
+def remedy_of(pin: Mapping[str, Any]) -> list[str]:
+    (remedy,) = pin["remedies"]
+    program, *arguments = shlex.split(remedy["command"])
+    assert program == "pulsar-sidecar"
+    return arguments
+
+
+def test_failed_offloads_of_killed_brokers_are_reported_and_then_deleted(
     offloading_cluster: ClusterUnderTest, bucket: S3Storage, refusals: Refusals, tmp_path: Path
 ) -> None:
     """A broker that dies in a trim, and one that dies between a failed offload and the deletion of what it left."""
@@ -251,8 +308,92 @@ def test_what_killed_brokers_leave_in_the_bucket_is_reported_and_then_deleted(
     assert topics.left(kept) == kept
 
 
+def test_an_audit_of_tiered_storage(
+    offloading_cluster: ClusterUnderTest,
+    bucket: S3Storage,
+    refusals: Refusals,
+    directory: DirectoryStorage,
+    tmp_path: Path,
+) -> None:
+    """Find what killed brokers, deleted topics and hands leave, and delete only what nothing references."""
+    names = ("trimmed", "failing", "deleted", "damaged")
+    trimmed, failing, deleted, damaged = (
+        parse_topic_name(f"persistent://public/default/{name}-{unique()}") for name in names
+    )
+    topics = OffloadingTopics(offloading_cluster, bucket, refusals)
+    _, _, moved, replaced = offloaded_twice(offloading_cluster, directory, tmp_path)
+    gone, parts = (offloaded(offloading_cluster, topic) for topic in (deleted, damaged))
+    offloaded(offloading_cluster, trimmed)
+    fill(offloading_cluster, failing)
+    failed = topics.fail_offload(failing)
+    left = topics.leave_trimmed(trimmed, "keeps-everything")
+    topics.leave_replaced(failed)
+    with suppress(requests.RequestException):  # the broker may wait for the bucket, which refuses
+        requests.delete(topic_url(offloading_cluster, deleted), params={"force": "true"}, timeout=5)
+    until(lambda: not has_list(offloading_cluster, deleted), "the topic is deleted")
+    topics.kill_brokers()
+    by_nobody, nowhere = directory.context(7, 8), parse_topic_name("persistent://public/default/nowhere")
+    directory.put(LedgerId(7), by_nobody, nowhere.managed_ledger_name)
+    (no_data, without), (cut, shorter) = sorted(parts.items())
+    bucket.remove(f"{without.attempt}-ledger-{no_data}")
+    bucket.cut(cut, shorter, damaged.managed_ledger_name, "index")
+    (lost, only), *_ = sorted(replaced.items())
+    directory.cut(lost, only, moved.managed_ledger_name, "data")
+
+    context = bucket.context(1, 2).driver_metadata
+    locations = (
+        f"s3://{BUCKET}@{context['serviceEndpoint']}",
+        directory.context(1, 2).driver_metadata["storageBasePath"].replace("file:/", "file:///", 1),
+    )
+    policy = replace(IMPATIENT, offload_exclusive=True, offload_lag_ms=1_000)
+    audits = Audits(offloading_cluster.addresses, tmp_path, policy, locations)
+    audits.look()
+    audits.wait_between_looks()
+    look = audits.look()
+    mine = {
+        (topic, row["ledger_id"]): row
+        for row in look.offloaded
+        if (topic := row["topic"]) in {str(each) for each in (trimmed, failing, deleted, damaged, moved)}
+        and row["finding"] != OffloadFinding.BOOKKEEPER_LATE
+    }
+    planned = [*left, *failed, *((ledger_id, each, deleted) for ledger_id, each in gone.items())]
+    planned = [each for each in planned if bucket.parts(each[0], each[1], each[2].managed_ledger_name)]
+    assert {name for name, _ in mine} == {str(each) for each in (trimmed, failing, deleted, damaged, moved)}
+    causes = {trimmed: "interrupted-trim", failing: "failed-offload", deleted: "half-deleted-topic"}
+    for ledger_id, _, topic in planned:
+        row = mine.pop((str(topic), ledger_id))
+        assert (row["finding"], row["standing"], row["cause"]) == ("unreferenced", "condemned", causes[topic])
+    assert {(topic, ledger_id): (row["finding"], row["reason"]) for (topic, ledger_id), row in mine.items()} == {
+        (str(damaged), no_data): ("damaged", "data missing; BookKeeper still has the ledger"),
+        (str(damaged), cut): ("damaged", "the index is too short, or is not one; BookKeeper still has the ledger"),
+        (str(moved), lost): (
+            "lost",
+            "the data do not hold every entry of a closed ledger; by the list tiered storage has the only copy",
+        ),
+    }
+    before = bucket.object_names()
+    going = {row["attempt"] for row in look.offloaded if row["standing"] == OrphanStatus.DELETABLE.value}
+    settings = {**watching(bucket, "off"), "offload_allowed_locations": ",".join(locations)}
+    with closing(Sidecars(offloading_cluster.addresses, tmp_path)) as sidecars:
+        sidecar = sidecars.start(**settings)
+        assert audits.apply(look).sent
+        until(lambda: not topics.left(planned), f"what nothing references is deleted\n{sidecar.log()}", 60)
+        until(
+            lambda: not directory.parts(LedgerId(7), by_nobody, nowhere.managed_ledger_name),
+            f"the copy in the directory is deleted\n{sidecar.log()}",
+        )
+    assert bucket.object_names() == {key for key in before if not key.startswith(tuple(going))}
+    assert not going & {row["attempt"] for row in audits.look().offloaded}, "a listing afterwards shows them gone"
+    assert directory.parts(lost, only, moved.managed_ledger_name) == {"data", "index"}
+
+
+def has_list(cluster: ClusterUnderTest, topic: TopicName) -> bool:
+    with ZooKeeperMetadataStore(cluster.addresses.metadata_store_url, _CLOCK) as store:
+        return store.read(f"/managed-ledgers/{topic.managed_ledger_name}") is not None
+
+
 def leaks_in_storage(sidecar: SidecarProcess) -> Mapping[str, Mapping[str, Any]]:
-    """Leaks of copies in tiered storage by offload attempt."""
+    """Return leaks of copies in tiered storage by offload attempt."""
     answer = sidecar.call("GET", f"{BASE}/watch/leaks", ended="true", limit="1000")
     return {leak["offloadAttempt"]: leak for leak in answer["leaks"] if leak["offloadAttempt"] is not None}
 

@@ -1,4 +1,4 @@
-"""One issuer for everything: oidc-provider's tokens at the brokers, at the sidecar, and from the commands.
+"""A single issuer: oidc-provider's tokens at the brokers, at the sidecar, and from the commands.
 
 The brokers verify them with ``AuthenticationProviderOpenID``.
 """
@@ -48,7 +48,7 @@ class Issuer:
         end([self._process], CLOCK)
 
     def params(self, client: str) -> str:
-        """The client's ``authParams``."""
+        """Return the client's ``authParams``."""
         key = self._directory / f"{client}.json"
         key.write_text(json.dumps({"client_id": client, "client_secret": f"secret of {client}"}))
         return json.dumps({"type": "client_credentials", "issuerUrl": self.url, "privateKey": f"file://{key}"})
@@ -65,7 +65,7 @@ class Guarded:
     sidecar: SidecarProcess
 
     def answers(self, token: str | None) -> tuple[int, int]:
-        """The status codes of a broker and of the sidecar."""
+        """Return the status codes of a broker and of the sidecar."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         urls = f"{self.cluster.addresses.web_service_urls[0]}/admin/v2/tenants", f"{self.sidecar.url}{BASE}/status"
         broker, sidecar = (requests.get(url, headers=headers, timeout=30).status_code for url in urls)

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.admin_clients.java_admin import java_admin
 from tests.cluster.choosing import version_under_test
@@ -22,7 +22,10 @@ from tests.cluster.patience import until
 from tests.cluster.pinning import (
     BOOKIE_CONF,
     BROKER_CONF,
+    CLOSED,
     COPIES,
+    ENTRIES_PER_LEDGER,
+    ENTRY_BYTES,
     LOOKS,
     MIB,
     SCENES,
@@ -77,7 +80,7 @@ def test_each_remedy_carried_out_as_it_is_printed_frees_what_was_promised(pins: 
 
 
 def check(pins: Pins, pinned: Pinned, pin: Mapping[str, Any]) -> None:
-    """One pin against what brokers and bookies have."""
+    """Check a pin against brokers and bookies."""
     lengths = {ledger_id: pins.workload.metadata(ledger_id).length_bytes for ledger_id in freed(pin)}
     assert pin["freesBytes"] == (sum(lengths.values()) or pin["freesBytes"]) > 0, pin  # one that is open has no length
     assert pin["freesOnBookiesBytes"] == COPIES * pin["freesBytes"]
@@ -92,7 +95,7 @@ def check(pins: Pins, pinned: Pinned, pin: Mapping[str, Any]) -> None:
 
 
 def carried_out(pins: Pins, start: str, pinned: Pinned, pin: Mapping[str, Any]) -> dict[LedgerId, int]:
-    """What bookies have of the ledgers that went with the remedy."""
+    """Carry out the remedy, and return the bytes that bookies still have of each freed ledger."""
     commands = [remedy["command"] for remedy in pin["remedies"] if remedy["command"]]
     (command,) = [each for each in commands if each.startswith(f"{start} ")]
     known = tuple(f"{start} " for _, start in SCENES)
@@ -111,7 +114,7 @@ def carried_out(pins: Pins, start: str, pinned: Pinned, pin: Mapping[str, Any]) 
     return {ledger_id: each["onBookiesBytes"] for ledger_id, each in left.items()}
 
 
-def test_what_only_looks_answers(pins: Pins) -> None:
+def test_read_only_commands_answer(pins: Pins) -> None:
     for cause in (holes, deduplication):
         pinned = cause(pins, f"looked-at-{unique()}")
         commands = [remedy["command"] for remedy in pins.pin(pinned)["remedies"] if remedy["command"]]
@@ -160,6 +163,32 @@ def test_dead_bytes_in_entry_logs_are_bounded_and_a_suspended_compaction_is_resu
     assert all(bookie["remedies"][0]["what"].startswith("wait") for bookie in pins.bookies())
 
 
+def test_what_bookies_have_reclaimed_of_deleted_topics(pins: Pins) -> None:
+    topics = [backlog(pins, f"reclaimed-{unique()}").topic for _ in range(3)]  # more than one entry log
+    ids = {ledger_id for topic in topics for ledger_id in pins.workload.ledgers(topic).data}
+
+    def reclaimed() -> dict[str, Any]:
+        return dict(pins.sidecar.call("GET", "/admin/v2/ledger-deletion/reclaimed", hours="1"))
+
+    earlier = reclaimed()["ledgers"]
+    for topic in topics:
+        pins.run(f"pulsar-sidecar topics delete {topic} --force")
+    until(lambda: reclaimed()["ledgers"] >= earlier + len(ids), "the records are processed")
+    before = reclaimed()
+    assert before["collectedBookies"] == 0
+    size = len(topics) * CLOSED * ENTRIES_PER_LEDGER * ENTRY_BYTES
+    assert all(bookie["waitingBytes"] > size for bookie in before["bookies"])
+
+    def has_shrunk() -> bool:
+        pins.collect()
+        found = reclaimed()
+        pairs = zip(before["bookies"], found["bookies"], strict=True)
+        shrunk = all(earlier["reclaimedBytes"] < now["reclaimedBytes"] for earlier, now in pairs)
+        return shrunk and bool(found["collectedBookies"] == COPIES)
+
+    until(has_shrunk, "all bookies have collected, and their files are smaller")
+
+
 def live_and_at_most(bookie: Mapping[str, Any]) -> tuple[int, int]:
     return bookie["figures"]["liveBytes"], bookie["uncollectedAtMostBytes"]
 
@@ -183,7 +212,7 @@ def are_down(pins: Pins, count: int) -> bool:
 
 
 def freed(pin: Mapping[str, Any]) -> set[LedgerId]:
-    """Its ledgers, but the one that the topic writes to."""
+    """Return the pin's ledgers except the topic's current one."""
     ids = [LedgerId(ledger_id) for ledger_id in pin["ledgerIds"]]
     return {*ids} if "last-ledger" not in pin["alsoHeldBy"] else {*ids[:-1]}
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 from pulsar_sidecar.adapters.local_files.publishing_files import CheckpointFile, checkpoint_path, source_file
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
-from pulsar_sidecar.adapters.pulsar.wire.topic_tails import BrokerTopicTails
-from pulsar_sidecar.deduplication.publishing.file_publisher import FilePublisher
-from pulsar_sidecar.deduplication.publishing.records import RecordFormat
-from pulsar_sidecar.deduplication.publishing.requests import Published, PublishRequest
-from pulsar_sidecar.deduplication.publishing.resume import Tail
+from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar_wire.topic_tails import BrokerTopicTails
+from pulsar_sidecar.features.publishing.file_publisher import FilePublisher
+from pulsar_sidecar.features.publishing.records import RecordFormat
+from pulsar_sidecar.features.publishing.requests import FilePublishResult, PublishRequest
+from pulsar_sidecar.features.publishing.resume import Tail
 from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
@@ -72,8 +72,7 @@ class Job:
         answer = run_command(*self.arguments, *more)
         assert answer.exit_code == 0, answer.stderr
         assert "Traceback" not in answer.stderr
-        document: dict[str, Any] = answer.json
-        return document
+        return answer.json
 
     def refused(self, reason: str, *more: str) -> CommandAnswer:
         answer = run_command(*self.arguments, *more)
@@ -135,16 +134,16 @@ def test_killed_before_and_after_every_step(setup: Setup, tmp_path: Path, rounds
 
 def test_killed_at_any_moment_while_brokers_die(setup: Setup, tmp_path: Path, rounds: int) -> None:
     one = job(setup, tmp_path, 2 * RECORDS)
-    dice = random.Random(rounds)
+    rng = random.Random(rounds)
     command = [sys.executable, "-m", "pulsar_sidecar", *one.arguments, "--batch-size", "1000", "--rate", "8000"]
     for number in range(4 * rounds):
         owner = setup.owner(one.topic.partition(number % PARTITIONS))
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         if number == 0:
             # A broker that dies before a partition holds anything takes its empty ledger with it, and then nothing
-            # shows that nothing was stored (`test_partitions_of_which_nothing_is_known_or_needed`).
+            # shows that nothing was stored (`test_partitions_without_state_or_records`).
             until(lambda: all(map(setup.holds_entries, partitions_of(one.topic))), "each partition holds a record")
-        Event().wait(dice.uniform(1.0, 2.5))
+        Event().wait(rng.uniform(1.0, 2.5))
         if number % 2:
             setup.cluster.kill(owner)
         process.send_signal(signal.SIGKILL)
@@ -161,11 +160,11 @@ def test_without_deduplication_the_records_come_twice(setup: Setup, tmp_path: Pa
     setup.admin.set_policy(one.topic, "deduplicationEnabled", False)
     partitions = [one.topic.partition(index) for index in range(PARTITIONS)]
     for topic in partitions:
-        until(lambda topic=topic: setup.producers.deduplication_status(topic) == "Disabled", "it is off")  # type: ignore[misc]
+        until(lambda topic=topic: setup.producers.deduplication_status(topic) == "Disabled", "it is off")
     one.refused("Disabled")
     for _ in range(2):
         checkpoint_path(one.file, NAME).unlink(missing_ok=True)
-        assert published_by_a_liar(one).stored == one.count
+        assert publish_unchecked(one).stored == one.count
     assert sorted(number for numbers in one.stored() for number in numbers) == sorted([*range(one.count)] * 2)
 
 
@@ -174,8 +173,8 @@ class SeesNothing(BrokerTopicTails):
         return Tail((), None)
 
 
-def published_by_a_liar(one: Job) -> Published:
-    """To brokers that claim to deduplicate, by a publisher that does not look what is stored."""
+def publish_unchecked(one: Job) -> FilePublishResult:
+    """Publish to brokers that claim to deduplicate, by a publisher that ignores what is stored."""
     setup = one.setup
     connections = BinaryConnections(ClientCredentials(), TlsOptions(), CLOCK)
     owners = TopicOwners(setup.cluster.addresses.broker_service_url, connections)
@@ -235,7 +234,7 @@ def test_a_topic_that_was_trimmed_or_created_again_is_refused(setup: Setup, tmp_
     partly.refused("partition 1 shows nothing of this producer")
 
 
-def test_partitions_of_which_nothing_is_known_or_needed(setup: Setup, tmp_path: Path) -> None:
+def test_partitions_without_state_or_records(setup: Setup, tmp_path: Path) -> None:
     """Empty ledgers are replaced when a topic moves: that matters only where a record may have been stored."""
     one = job(setup, tmp_path, 3_000)
     one.killed("after:record-published", 5)

@@ -1,4 +1,4 @@
-"""One deletion on two sidecars, as their logs and a collector of traces show it: from the door to the last ledger."""
+"""Trace of a deletion on two sidecars in their logs and a collector of traces: from the request to the last ledger."""
 
 import json
 from collections.abc import Iterator
@@ -59,8 +59,10 @@ def test_a_deletion_is_one_story_in_logs_and_traces(scene: Scene) -> None:
 
         until(lambda: decided() >= before.all, "the log has the end of each ledger")
         events = {line["event"] for line in lines()}
-        assert events >= {"topic deletion ended", "change", "records decided"}
-        assert {line["trace_id"] for line in lines_of(sidecars[0], "story-1") if line["event"] == "change"} == {TRACE}
+        assert events >= {"topic deletion ended", "admin request", "records decided"}
+        assert {line["trace_id"] for line in lines_of(sidecars[0], "story-1") if line["event"] == "admin request"} == {
+            TRACE
+        }
 
         def names() -> set[str]:
             return {span.name for span in receiver.of_trace(TRACE)}

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import requests
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
@@ -26,7 +26,7 @@ SEEN_WITHIN_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class BrokerAndSidecar:
     """A broker and a sidecar that know the same tokens."""
 
     broker_url: str
@@ -40,7 +40,7 @@ class Doors:
         return self._ask(self.sidecar.url, role, method, path, body)
 
     def arrange(self, method: str, path: str, body: object = None) -> Any:
-        """Of the broker, as superuser; its answer."""
+        """Make a call to the broker as superuser, and return its answer."""
         answer = self.at_broker("admin", method, path, body)
         assert answer.ok, answer.text
         return answer.json() if answer.content else None
@@ -55,7 +55,7 @@ class Doors:
 
 
 @pytest.fixture(scope="module")
-def doors(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+def servers(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerAndSidecar]:
     with special_cluster(broker_conf=TOKEN_CONF) as cluster:
         sidecars = Sidecars(cluster.addresses, tmp_path_factory.mktemp("sidecars"))
         sidecar = sidecars.start(
@@ -68,17 +68,17 @@ def doors(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFact
             auth_params=f"token:{token('admin')}",
             log_format="json",
         )
-        doors = Doors(cluster.addresses.web_service_urls[0], cluster.addresses.metadata_store_url, sidecar)
-        clusters = doors.arrange("GET", "/admin/v2/clusters")
+        servers = BrokerAndSidecar(cluster.addresses.web_service_urls[0], cluster.addresses.metadata_store_url, sidecar)
+        clusters = servers.arrange("GET", "/admin/v2/clusters")
         for tenant in ("acme", "rival"):
             tenant_info = {"adminRoles": [f"{tenant}-admin"], "allowedClusters": clusters}
-            doors.arrange("PUT", f"/admin/v2/tenants/{tenant}", tenant_info)
-        doors.arrange("PUT", NAMESPACE)
-        doors.arrange("PUT", TOPIC)
-        doors.arrange("PUT", OTHER_TOPIC)
-        doors.arrange("POST", f"{NAMESPACE}/permissions/reader", ["consume"])
-        doors.arrange("POST", f"{TOPIC}/permissions/writer", ["produce"])
-        yield doors
+            servers.arrange("PUT", f"/admin/v2/tenants/{tenant}", tenant_info)
+        servers.arrange("PUT", NAMESPACE)
+        servers.arrange("PUT", TOPIC)
+        servers.arrange("PUT", OTHER_TOPIC)
+        servers.arrange("POST", f"{NAMESPACE}/permissions/reader", ["consume"])
+        servers.arrange("POST", f"{TOPIC}/permissions/writer", ["produce"])
+        yield servers
         sidecars.close()
 
 
@@ -95,12 +95,12 @@ def doors(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFact
         ("DELETE", f"{NAMESPACE}/deduplication", f"{NAMESPACE}/deduplication", None),
     ],
 )
-def test_whom_the_broker_refuses_the_sidecar_refuses(
-    doors: Doors, method: str, at_broker: str, at_sidecar: str, body: object
+def test_roles_refused_by_the_broker_are_refused_by_the_sidecar(
+    servers: BrokerAndSidecar, method: str, at_broker: str, at_sidecar: str, body: object
 ) -> None:
     for role in ROLES:
-        brokers = doors.at_broker(role, method, at_broker, body)
-        own = doors.at_sidecar(role, method, at_sidecar, body)
+        brokers = servers.at_broker(role, method, at_broker, body)
+        own = servers.at_sidecar(role, method, at_sidecar, body)
         assert brokers.ok or brokers.status_code in (401, REFUSED), brokers.text
         if role in ("watcher", "operator") and method == "GET":
             assert own.ok  # the sidecar's own roles
@@ -109,24 +109,24 @@ def test_whom_the_broker_refuses_the_sidecar_refuses(
         assert own.ok or own.status_code == REFUSED
 
 
-def test_a_change_of_a_tenant_s_admin_roles_is_seen_soon(doors: Doors) -> None:
-    tenant = doors.arrange("GET", "/admin/v2/tenants/acme")
-    assert doors.at_sidecar("deputy", "GET", f"{NAMESPACE}/deduplication").status_code == REFUSED
+def test_a_change_of_a_tenant_s_admin_roles_is_seen_soon(servers: BrokerAndSidecar) -> None:
+    tenant = servers.arrange("GET", "/admin/v2/tenants/acme")
+    assert servers.at_sidecar("deputy", "GET", f"{NAMESPACE}/deduplication").status_code == REFUSED
     for admins, answer in ((["acme-admin", "deputy"], 200), (["acme-admin"], REFUSED)):
-        doors.arrange("POST", "/admin/v2/tenants/acme", tenant | {"adminRoles": admins})
+        servers.arrange("POST", "/admin/v2/tenants/acme", tenant | {"adminRoles": admins})
         begin = time.monotonic()
 
         def is_seen(answer: int = answer) -> bool:
-            return doors.at_sidecar("deputy", "GET", f"{NAMESPACE}/deduplication").status_code == answer
+            return servers.at_sidecar("deputy", "GET", f"{NAMESPACE}/deduplication").status_code == answer
 
         until(is_seen, f"the sidecar answers {answer}")
         assert time.monotonic() - begin < SEEN_WITHIN_SECONDS
 
 
-def test_a_ledger_s_id_alone_is_no_right(doors: Doors) -> None:
+def test_a_ledger_s_id_alone_is_no_right(servers: BrokerAndSidecar) -> None:
     topic = "/admin/v2/persistent/acme/shop/ledgers"
-    doors.arrange("PUT", topic)
-    (ledger_id,) = doors.ledgers(topic)
+    servers.arrange("PUT", topic)
+    (ledger_id,) = servers.ledgers(topic)
     record = {
         "topicName": "persistent://rival/shop/own",
         "ledgerId": ledger_id,
@@ -135,47 +135,47 @@ def test_a_ledger_s_id_alone_is_no_right(doors: Doors) -> None:
     }
     append = {"ledgers": [record]}
     for role in ("rival-admin", "reader", "stranger", "watcher"):
-        refused = doors.at_sidecar(role, "POST", f"{BASE}/pending", append)
+        refused = servers.at_sidecar(role, "POST", f"{BASE}/pending", append)
         assert (refused.status_code, "owns it" in refused.text) == (REFUSED, True)
-    assert doors.at_sidecar("rival-admin", "GET", f"{BASE}/watch/leaks/{ledger_id}").status_code == REFUSED
+    assert servers.at_sidecar("rival-admin", "GET", f"{BASE}/watch/leaks/{ledger_id}").status_code == REFUSED
 
     node = ledger_path(LedgerId(ledger_id))
-    with ZooKeeperMetadataStore(doors.metadata_store_url, SystemClock()) as store:
+    with ZooKeeperMetadataStore(servers.metadata_store_url, SystemClock()) as store:
         stored = store.read(node)
         assert stored is not None
-        assert doors.at_sidecar("rival-admin", "DELETE", topic).status_code == REFUSED
-        assert doors.ledgers(topic) == [ledger_id]
-        assert doors.at_sidecar("acme-admin", "DELETE", topic).ok
+        assert servers.at_sidecar("rival-admin", "DELETE", topic).status_code == REFUSED
+        assert servers.ledgers(topic) == [ledger_id]
+        assert servers.at_sidecar("acme-admin", "DELETE", topic).ok
         store.create(node, stored.data)  # as a broker leaves it that dies before it deletes it
         own = {"ledgers": [record | {"topicName": "persistent://acme/shop/ledgers"}]}
-        assert doors.at_sidecar("acme-admin", "POST", f"{BASE}/pending", own).json()["sent"] == [ledger_id]
+        assert servers.at_sidecar("acme-admin", "POST", f"{BASE}/pending", own).json()["sent"] == [ledger_id]
         until(lambda: store.read(node) is None, "the second phase deletes it")
 
     restored = {"ledgerId": ledger_id}
     for verb, body in (("undelete", restored | {"force": True}), ("end-protection", restored)):
-        assert doors.at_sidecar("rival-admin", "POST", f"{BASE}/{verb}", body).status_code == REFUSED
-        allowed = doors.at_sidecar("acme-admin", "POST", f"{BASE}/{verb}", body)
+        assert servers.at_sidecar("rival-admin", "POST", f"{BASE}/{verb}", body).status_code == REFUSED
+        allowed = servers.at_sidecar("acme-admin", "POST", f"{BASE}/{verb}", body)
         assert allowed.ok, allowed.text
 
 
-def test_what_is_the_cluster_s_takes_an_operator(doors: Doors) -> None:
+def test_cluster_wide_changes_need_an_operator(servers: BrokerAndSidecar) -> None:
     for role in ROLES:
         allowed = role in ("admin", "operator")
-        assert doors.at_sidecar(role, "PUT", f"{BASE}/rate", {"ledgersPerSecond": None}).ok == allowed
-        assert doors.at_sidecar(role, "GET", f"{BASE}/status").ok == (allowed or role == "watcher")
+        assert servers.at_sidecar(role, "PUT", f"{BASE}/rate", {"ledgersPerSecond": None}).ok == allowed
+        assert servers.at_sidecar(role, "GET", f"{BASE}/status").ok == (allowed or role == "watcher")
 
 
-def test_each_change_has_one_line_in_the_log(doors: Doors) -> None:
-    before = len(doors.sidecar.changes())
+def test_each_change_has_one_line_in_the_log(servers: BrokerAndSidecar) -> None:
+    before = len(servers.sidecar.changes())
     path = "/admin/v2/persistent/acme/shop/logged"
-    doors.arrange("PUT", path)
-    doors.at_sidecar("rival-admin", "DELETE", path)
-    doors.at_sidecar("acme-admin", "DELETE", f"{path}?force=true")
-    until(lambda: len(doors.sidecar.changes()) >= before + 2, "both are in the log")
-    lines = doors.sidecar.changes()[before:]
+    servers.arrange("PUT", path)
+    servers.at_sidecar("rival-admin", "DELETE", path)
+    servers.at_sidecar("acme-admin", "DELETE", f"{path}?force=true")
+    until(lambda: len(servers.sidecar.changes()) >= before + 2, "both are in the log")
+    lines = servers.sidecar.changes()[before:]
     names = ("role", "authenticated_by", "address", "operation", "query", "status")
     assert [tuple(line[name] for name in names) for line in lines] == [
         ("rival-admin", "token", "127.0.0.1", "delete_topic", None, REFUSED),
         ("acme-admin", "token", "127.0.0.1", "delete_topic", "force=true", 204),
     ]
-    assert token("acme-admin") not in doors.sidecar.whole_log
+    assert token("acme-admin") not in servers.sidecar.whole_log

@@ -1,7 +1,6 @@
 """``pulsar-sidecar serve`` as a process of its own: TLS, tokens, its log, and its end."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -16,12 +15,13 @@ import requests
 from pulsar_sidecar.local_cluster.processes import free_ports
 
 from tests.cluster.certificates import write_certificate
+from tests.cluster.choosing import PROJECT
 from tests.cluster.patience import OPERATION_SECONDS, PATIENCE_SECONDS, NotInTime, until
 from tests.cluster.running import ClusterUnderTest
+from tests.cluster.sidecars import inherited_environment
 
 SECRET = b"an integration test's key: 32 bytes or more"
 TOKEN = jwt.encode({"sub": "admin"}, SECRET, algorithm="HS256")
-ROOT = Path(__file__).parents[2]
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Sidecar:
         return requests.get(self.url + path, headers=headers, verify=str(self.certificate), timeout=OPERATION_SECONDS)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """The command line against this sidecar."""
+        """Run the command line against this sidecar."""
         connection = ["--admin-url", self.url, "--tls-trust-cert-path", str(self.certificate)]
         return subprocess.run(
             [sys.executable, "-m", "pulsar_sidecar", *connection, "--output", "json", *arguments],
@@ -44,19 +44,14 @@ class Sidecar:
             text=True,
             check=False,
             timeout=120,
-            cwd=ROOT,
-            env=environment() | {"PULSAR_SIDECAR_AUTH_PARAMS": f"token:{TOKEN}"},
+            cwd=PROJECT,
+            env=inherited_environment() | {"PULSAR_SIDECAR_AUTH_PARAMS": f"token:{TOKEN}"},
         )
-
-
-def environment() -> dict[str, str]:
-    """Ours without what configures a sidecar."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PULSAR_")}
 
 
 @contextmanager
 def serving(cluster: ClusterUnderTest, directory: Path, *flags: str) -> Iterator[Sidecar]:
-    """A sidecar with TLS and tokens, configured by a file; killed at the end if it still runs."""
+    """Yield a sidecar with TLS and tokens, configured by a file; killed at the end if it still runs."""
     certificate = write_certificate(directory, "sidecar")
     (directory / "token.key").write_bytes(SECRET)
     (port,) = free_ports(1)
@@ -79,8 +74,8 @@ def serving(cluster: ClusterUnderTest, directory: Path, *flags: str) -> Iterator
             [sys.executable, "-m", "pulsar_sidecar", "serve", "--config", str(config), *flags],
             stdout=output,
             stderr=subprocess.STDOUT,
-            cwd=ROOT,
-            env=environment(),
+            cwd=PROJECT,
+            env=inherited_environment(),
         )
     try:
         sidecar = Sidecar(f"https://127.0.0.1:{port}", process, log, certificate.file)
@@ -151,7 +146,8 @@ def test_a_port_that_is_taken_is_reported_before_anything_starts(cluster: Cluste
         ended = subprocess.run(
             [sys.executable, "-m", "pulsar_sidecar", "serve", "--listen", f"127.0.0.1:{taken.getsockname()[1]}",
              "--metadata-store-url", cluster.addresses.metadata_store_url],
-            capture_output=True, text=True, check=False, timeout=OPERATION_SECONDS, cwd=ROOT, env=environment(),
+            capture_output=True, text=True, check=False, timeout=OPERATION_SECONDS, cwd=PROJECT,
+            env=inherited_environment(),
         )  # fmt: skip
     assert ended.returncode == 1
     assert "cannot listen" in ended.stderr

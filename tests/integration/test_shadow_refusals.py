@@ -8,17 +8,16 @@ import json
 import pytest
 import requests
 from msgspec.structs import replace
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import Operation, encode_operation, operation_path
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE, shadow_at, source_topic
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import Operation, encode_operation, operation_path
 from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.ownership.paths import managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE, shadow_at, source_topic
 
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
-from tests.cluster.shadows import FOREVER, NOTHING
 from tests.cluster.sidecars import BASE
-from tests.cluster.topics import unique
+from tests.cluster.topics import KEEP_ALL, KEEP_NOTHING, unique
 
 _METADATA = "application/vnd.partitioned-topic-metadata+json"
 
@@ -122,11 +121,11 @@ def test_the_status_names_a_shadow_until_its_retention_is_infinite(scene: Scene)
     workload.admin("PUT", workload.of_topic(source, "partitions"), 2)
     payloads = [workload.fill(source.partition(index), 3) for index in range(2)]
     make_shadow(scene, shadow, source, partitions=2)
-    _retain(scene, shadow, NOTHING)
+    _retain(scene, shadow, KEEP_NOTHING)
     (warning,) = _warned_at_start(scene, shadow)
     assert f"shadow topic {shadow} has no infinite retention" in warning
     assert f"ledgers of its source {source};" in warning
-    _retain(scene, shadow, FOREVER)
+    _retain(scene, shadow, KEEP_ALL)
     assert _warned_at_start(scene, shadow) == []
     for index in range(2):
         workload.unload(source.partition(index))
@@ -140,14 +139,14 @@ def _retain(scene: Scene, topic: TopicName, retention: dict[str, int]) -> None:
 
 
 def _warned_at_start(scene: Scene, shadow: TopicName) -> list[str]:
-    """What the first look of a new sidecar has found about the shadow."""
+    """Return a new sidecar's first warnings about the shadow."""
     sidecar = scene.start_alone()
     until(lambda: not any("not known yet" in warning for warning in sidecar.status()["warnings"]), "a look has ended")
     return [warning for warning in sidecar.status()["warnings"] if str(shadow) in warning]
 
 
-def _left_by_a_dead_sidecar(scene: Scene, topic: TopicName, partitions: int) -> Operation:
-    """The promise of a sidecar that died after it had asked the broker for a partitioned topic."""
+def _operation_of_a_dead_sidecar(scene: Scene, topic: TopicName, partitions: int) -> Operation:
+    """Leave the operation of a sidecar that died after it had asked the broker to delete a partitioned topic."""
     operation = Operation(
         operation_id=OperationId(f"left-{unique()}"),
         topic_name=str(topic),
@@ -175,7 +174,7 @@ def test_a_partly_created_topic_keeps_its_new_data(scene: Scene, new_partitions:
     for index in range(3):
         workload.fill(topic.partition(index), 2)
     straggler = workload.ledgers(topic.partition(2)).data
-    operation = _left_by_a_dead_sidecar(scene, topic, 3)
+    operation = _operation_of_a_dead_sidecar(scene, topic, 3)
     kept_node = workload.store.read(managed_ledger_path(topic.partition(2).managed_ledger_name))
     # The broker has deleted two partitions and the topic's node when it dies; producers create the topic again.
     for index in range(2):

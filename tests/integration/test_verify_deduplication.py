@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 import requests
 from pulsar_sidecar.bootstrap.stored_messages import verify_stored
-from pulsar_sidecar.deduplication.verifying.extract_schema import MESSAGES
-from pulsar_sidecar.deduplication.verifying.findings import Producer
-from pulsar_sidecar.deduplication.verifying.requests import StoredMessagesRequest, VerifyRequest
-from pulsar_sidecar.deduplication.verifying.rows import FindingKind, MessageKind
-from pulsar_sidecar.deduplication.verifying.verify import TopicResult, VerifiedTopic
+from pulsar_sidecar.features.duplicates.extract_schema import MESSAGES
+from pulsar_sidecar.features.duplicates.findings import Producer
+from pulsar_sidecar.features.duplicates.requests import StoredMessagesRequest, VerifyRequest
+from pulsar_sidecar.features.duplicates.rows import FindingKind, MessageKind
+from pulsar_sidecar.features.duplicates.verify import TopicResult, VerifiedTopic
 
 from tests.cluster.certificates import write_key_pair
 from tests.cluster.clients import PatientClient
@@ -72,7 +72,7 @@ def producer(client: PatientClient, topic: str, name: str = "p", **options: Any)
 def publish(
     client: PatientClient, topic: str, ids: range, *, payload: bytes = b"payload %d", name: str = "p", **options: Any
 ) -> None:
-    """Under these ids; the payload repeats the id, so that equal ids are equal messages."""
+    """Publish under these ids; the payload repeats the id, so that equal ids are equal messages."""
     with producer(client, topic, name, **options) as made:
         for sequence_id in ids:
             made.send_async(payload % sequence_id, lambda result, message_id: None, sequence_id=sequence_id)

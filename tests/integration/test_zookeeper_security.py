@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 from kazoo.security import ACL, make_acl, make_digest_acl
-from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperTls, parse_credential
-from pulsar_sidecar.adapters.metadata.four_letter_words import zookeeper_server
-from pulsar_sidecar.adapters.metadata.node_walk import WalkOptions
-from pulsar_sidecar.adapters.metadata.probe import LatencyProbe
-from pulsar_sidecar.adapters.metadata.session import SessionOptions
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWalk
-from pulsar_sidecar.ledger_deletion.second_phase.limits import AdaptiveLimit
+from pulsar_sidecar.adapters.metadata_access import SessionOptions, StoreTls, WalkOptions, parse_credential
+from pulsar_sidecar.adapters.zookeeper.four_letter_words import zookeeper_server
+from pulsar_sidecar.adapters.zookeeper.probe import LatencyProbe
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.zookeeper.zookeeper_walk import ZooKeeperWalk
+from pulsar_sidecar.features.ledger_deletion.second_phase.limits import AdaptiveLimit
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.processes import LOOPBACK, free_ports
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
@@ -32,11 +30,11 @@ CREDENTIALS = {"digest": DIGEST, "sasl": SASL}
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """One server with an open port and one for TLS, and a node for each kind of credential."""
+    """A server with a plain port and a TLS port, and a node for each kind of credential."""
 
     url: str
     tls_url: str
-    tls: ZooKeeperTls
+    tls: StoreTls
     stranger: Certificate
 
 
@@ -80,13 +78,13 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             raw.create_async("/many", b"").get()
             for made in [raw.create_async(f"/many/{number:05}", b"x" * 100) for number in range(5_000)]:
                 made.get()
-        tls = ZooKeeperTls(server.file, client.file, client.key_file)
+        tls = StoreTls(server.file, client.file, client.key_file)
         yield Guarded(url, f"zk:{LOOPBACK}:{port}", tls, stranger)
 
 
-def opened(url: str, auth: str | None, tls: ZooKeeperTls | None = None) -> ZooKeeperMetadataStore:
+def opened(url: str, auth: str | None, tls: StoreTls | None = None) -> ZooKeeperMetadataStore:
     return ZooKeeperMetadataStore(
-        url, CLOCK, SessionOptions(patience_seconds=10, credential=parse_credential(auth), tls=tls)
+        url, CLOCK, SessionOptions(call_timeout_seconds=10, credential=parse_credential(auth), tls=tls)
     )
 
 
@@ -166,8 +164,8 @@ def test_the_latency_is_measured_over_tls_and_after_a_login(name: str, guarded: 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # kazoo leaves them to be collected
 def test_strangers_are_refused_on_both_sides(guarded: Guarded, tmp_path: Path) -> None:
     untrusted = replace(guarded.tls, trusted=guarded.stranger.file)
-    unknown = ZooKeeperTls(guarded.tls.trusted, guarded.stranger.file, guarded.stranger.key_file)
-    for tls in (untrusted, unknown, ZooKeeperTls(guarded.tls.trusted)):
+    unknown = StoreTls(guarded.tls.trusted, guarded.stranger.file, guarded.stranger.key_file)
+    for tls in (untrusted, unknown, StoreTls(guarded.tls.trusted)):
         with (
             without_kazoo_log(),
             opened(guarded.tls_url, None, tls) as store,

@@ -42,7 +42,7 @@ class JavaMessage:
 
 
 class JavaClient:
-    """One Java client, with one consumer at a time."""
+    """A Java client with one consumer at a time."""
 
     def __init__(self, program: JavaProgram, log: Path) -> None:
         self._program = program
@@ -57,7 +57,7 @@ class JavaClient:
         dead_letter_topic: str,
         max_redeliver_count: int,
     ) -> None:
-        """A Shared consumer with ``enableRetry`` and this ``DeadLetterPolicy``."""
+        """Subscribe with ``enableRetry`` and this ``DeadLetterPolicy`` in Shared mode."""
         self._call(
             "subscribe",
             topic=topic,
@@ -68,7 +68,7 @@ class JavaClient:
         )
 
     def receive(self, timeout_ms: int = _RECEIVE_MS) -> JavaMessage:
-        """The next message, which must come."""
+        """Return the next message, which must come."""
         message = self.receive_if_any(timeout_ms)
         assert message is not None, f"Java received nothing within {timeout_ms} ms\n{self.log()}"
         return message
@@ -78,7 +78,7 @@ class JavaClient:
         return None if found is None else _message(found)
 
     def reconsume_later(self, message: JavaMessage, delay_ms: int) -> None:
-        """``Consumer.reconsumeLater``."""
+        """Call ``Consumer.reconsumeLater``."""
         self._call("reconsumeLater", messageId=message.message_id, delayMs=delay_ms)
 
     def negative_acknowledge(self, message: JavaMessage) -> None:
@@ -98,25 +98,21 @@ class JavaClient:
         event_time_ms: int | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> list[str]:
-        """Produce messages; their ids, as Java prints them."""
+        """Produce messages, and return their ids as Java prints them."""
         call = {"key": key, "eventTimeMs": event_time_ms, "properties": dict(properties or {})}
-        ids: list[str] = self._call("send", topic=topic, payloads=list(payloads), batching=batching, **call)[
-            "messageIds"
-        ]
-        return ids
+        return self._call("send", topic=topic, payloads=list(payloads), batching=batching, **call)["messageIds"]
 
     def partitions_of(self, keys: Sequence[str], topic: str, hashing_scheme: str) -> list[int]:
         """Publish a message under each key; which partition each went to."""
         call = self._call("partitionsOf", topic=topic, keys=list(keys), hashingScheme=hashing_scheme)
-        partitions: list[int] = call["partitions"]
-        return partitions
+        return call["partitions"]
 
     def read_all(self, topic: str) -> list[JavaMessage]:
-        """Everything on a topic without partitions, acknowledged or not."""
+        """Return everything on a topic without partitions, acknowledged or not."""
         return [_message(each) for each in self._call("readAll", topic=topic)["messages"]]
 
     def log(self) -> str:
-        """The end of what the client logged."""
+        """Return the end of what the client logged."""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LINES_OF_A_LOG:])
 
     def _call(self, what: str, **arguments: object) -> dict[str, Any]:
@@ -128,7 +124,7 @@ class JavaClient:
 
 @contextmanager
 def java_client(version: str, broker_service_url: str, directory: Path) -> Iterator[JavaClient]:
-    """A client of that version of Pulsar."""
+    """Yield a client of that version of Pulsar."""
     options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dpulsar.allocator.exit_on_oom=true"]
     log = directory / "java-client.log"
     with java_program(PROGRAM, version, options, [broker_service_url], log) as program:
@@ -136,7 +132,7 @@ def java_client(version: str, broker_service_url: str, directory: Path) -> Itera
 
 
 def received_record(client: JavaClient, ledger_id: int) -> JavaMessage:
-    """The next message that is a record of this ledger; anything else is left to come again."""
+    """Return the next message that is a record of this ledger; anything else is left to come again."""
 
     def look() -> JavaMessage | None:
         message = client.receive()

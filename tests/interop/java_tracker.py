@@ -18,11 +18,11 @@ class JavaTrackers:
         self._program = program
 
     def answers(self, history: Sequence[str]) -> list[Any]:
-        """What each command of a history answers; the commands are in ``BucketTracker.java``."""
+        """Return the answer to each command of a history; ``BucketTracker.java`` defines the commands."""
         return self._ask(";".join(history))
 
     def rounds(self, tracker: str, indexes: Path, count: int, per_pop: int, settings: str) -> list[dict[str, int]]:
-        """What adding and popping took in each round of a measurement: processor time of the thread, not time passed.
+        """Return the thread's processor time for adding and popping in each round of a measurement.
 
         Args:
             tracker: ``bucket`` or ``memory``.
@@ -35,13 +35,12 @@ class JavaTrackers:
 
     def _ask(self, line: str) -> list[Any]:
         self._program.write_line(line)
-        answers: list[Any] = json.loads(self._program.read())
-        return answers
+        return json.loads(self._program.read())
 
 
 @contextmanager
 def java_trackers(version: str, directory: Path, options: Sequence[str] = ()) -> Iterator[JavaTrackers]:
-    """Of that version of Pulsar; its log goes into the directory.
+    """Yield trackers of that version of Pulsar, whose log goes into the directory.
 
     Args:
         version: of the distribution whose classes are driven.

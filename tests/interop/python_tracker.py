@@ -5,28 +5,28 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.ports import BucketOwner
-from pulsar_sidecar.delayed_delivery.index.settings import TrackerSettings
-from pulsar_sidecar.delayed_delivery.index.snapshot import (
+from pulsar_sidecar.features.delayed_index.bucket_key import BucketKey
+from pulsar_sidecar.features.delayed_index.ports import BucketOwner
+from pulsar_sidecar.features.delayed_index.settings import TrackerSettings
+from pulsar_sidecar.features.delayed_index.snapshot import (
     DelayedIndexes,
     SnapshotMetadata,
     decode_metadata,
     decode_segment,
 )
-from pulsar_sidecar.delayed_delivery.index.tracker.bucket_ranges import CutRange
-from pulsar_sidecar.delayed_delivery.index.tracker.failures import RecoveryFailedError, TrackerFailedError
-from pulsar_sidecar.delayed_delivery.index.tracker.immutable_bucket import ImmutableBucket
-from pulsar_sidecar.delayed_delivery.index.tracker.memory_storage import (
+from pulsar_sidecar.features.delayed_index.tracker.bucket_ranges import CutRange
+from pulsar_sidecar.features.delayed_index.tracker.failures import RecoveryFailedError, TrackerFailedError
+from pulsar_sidecar.features.delayed_index.tracker.immutable_bucket import ImmutableBucket
+from pulsar_sidecar.features.delayed_index.tracker.memory_storage import (
     MemoryBucketProperties,
     MemorySnapshotStorage,
     StoredSnapshot,
 )
-from pulsar_sidecar.delayed_delivery.index.tracker.position_bits import PositionBits
-from pulsar_sidecar.delayed_delivery.index.tracker.tracker import BucketDelayedDeliveryTracker
-from pulsar_sidecar.ledger_ownership.references import DELAYED_BUCKET_KEY_PREFIX
+from pulsar_sidecar.features.delayed_index.tracker.position_bits import PositionBits
+from pulsar_sidecar.features.delayed_index.tracker.tracker import BucketDelayedDeliveryTracker
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.ownership.references import DELAYED_BUCKET_KEY_PREFIX
 
 from tests.fakes.clock import FakeClock
 
@@ -36,7 +36,7 @@ UNKNOWN = object()
 
 
 def python_answers(history: Sequence[str], *, batches: bool) -> list[Any]:
-    """What each command answers; with ``batches``, messages that are added one after the other are added at once."""
+    """Return the answer to each command; with ``batches``, successive messages are added at once."""
     driven = _Driven(history[0].split()[1:])
     answers: list[Any] = [None]
     rest = list(history[1:])
@@ -202,7 +202,7 @@ class _Driven:
 
 
 class _NoTrackerError(Exception):
-    """It was not recovered."""
+    """The tracker was not recovered."""
 
 
 def _bucket(bucket: ImmutableBucket) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def _bucket(bucket: ImmutableBucket) -> dict[str, Any]:
 
 
 def _range(held: CutRange) -> str:
-    """As Guava prints it."""
+    """Return the range as Guava prints it."""
     lower, upper = (divmod(cut, 2) for cut in held)
     return f"{'(' if lower[1] else '['}{lower[0]}..{upper[0]}{']' if upper[1] else ')'}"
 
@@ -230,7 +230,7 @@ def _bits(bits: PositionBits) -> dict[str, list[int]]:
 
 @lru_cache(maxsize=1_000)
 def plain_snapshot(payloads: tuple[bytes, ...]) -> dict[str, Any]:
-    """A snapshot's entries, decoded."""
+    """Return a snapshot's entries, decoded."""
     metadata = [
         {
             "min": segment.min_schedule_timestamp,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import requests
-from pulsar_sidecar.deduplication.publishing.messages import OutgoingMessage
-from pulsar_sidecar.deduplication.publishing.routing import HashingScheme, router
+from pulsar_sidecar.features.publishing.messages import OutgoingMessage
+from pulsar_sidecar.features.publishing.routing import HashingScheme, router
 
 from tests.cluster.choosing import version_under_test
 from tests.cluster.patience import OPERATION_SECONDS

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 
 import pulsar
 import pytest
-from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
-from pulsar_sidecar.ledger_deletion.second_phase.retry import REASON, SUBSCRIPTION
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
+from pulsar_sidecar.features.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import REASON, SUBSCRIPTION
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.model.request_traces import REQUEST_ID
+from pulsar_sidecar.ownership.paths import managed_ledger_path
 
 from tests.cluster.choosing import version_under_test
 from tests.cluster.dead_letters import giving_up_after, listed, redrive
@@ -47,7 +47,7 @@ def java(deletion_cluster: ClusterUnderTest, tmp_path_factory: pytest.TempPathFa
 
 @contextmanager
 def consuming(java: JavaClient, max_redeliver_count: int) -> Iterator[None]:
-    """Java as one of the sidecars' subscription, with the dead-letter policy that they follow."""
+    """Have Java consume as one of the sidecars, with the dead-letter policy that they follow."""
     java.subscribe(
         PENDING,
         SUBSCRIPTION,
@@ -63,7 +63,7 @@ def consuming(java: JavaClient, max_redeliver_count: int) -> Iterator[None]:
 
 @contextmanager
 def unreadable_orphan(scene: Scene) -> Iterator[tuple[LedgerId, str]]:
-    """An orphan that cannot be judged, so that its record is tried again and again; the ledger, and its record."""
+    """Yield an orphan that cannot be judged, and its record, which is retried again and again."""
     topic = scene.topic("unreadable")
     (ledger_id,) = scene.orphans(topic, 1).data
     owner = managed_ledger_path(topic.managed_ledger_name)
@@ -75,12 +75,12 @@ def unreadable_orphan(scene: Scene) -> Iterator[tuple[LedgerId, str]]:
 
 
 def tries_of(scene: Scene, ledger_id: int) -> list[Outcome]:
-    """What sidecars have made of a ledger's record, try by try."""
+    """Return the outcomes of a ledger's record, try by try."""
     return [each for each in scene.oracles.outcomes if each.step == "settled" and each.ledger_id == ledger_id]
 
 
 def dead_letter_of(java: JavaClient, ledger_id: int) -> JavaMessage:
-    """The one dead letter about a ledger, as Java reads it."""
+    """Return the one dead letter about a ledger, as Java reads it."""
 
     def look() -> list[JavaMessage]:
         return [message for message in java.read_all(DEAD_LETTER) if message.ledger_id == ledger_id]
@@ -90,7 +90,7 @@ def dead_letter_of(java: JavaClient, ledger_id: int) -> JavaMessage:
 
 
 def unacknowledged(scene: Scene) -> int:
-    """How many records consumers have received while brokers have no acknowledgement of them."""
+    """Return the number of records that consumers received and brokers have no acknowledgement of."""
     workload = scene.workload
     stats = [
         workload.admin("GET", workload.of_topic(parse_topic_name(topic), verb))
@@ -100,19 +100,19 @@ def unacknowledged(scene: Scene) -> int:
 
 
 def leave_the_topics_to_java(scene: Scene) -> None:
-    """No sidecar consumes; one has created the topics."""
+    """Have a sidecar create the topics, and end all sidecars."""
     if not scene.sidecars.running:
         assert scene.sidecar.is_ready
     scene.sidecars.end_all()
 
 
 def counted(message: JavaMessage, tries: int, delay_ms: int) -> dict[str, str]:
-    """The message's properties after so many tries."""
+    """Return the message's properties after so many tries."""
     return {**message.properties, "RECONSUMETIMES": str(tries), "DELAY_TIME": str(delay_ms)}
 
 
 def without_reason(message: JavaMessage) -> dict[str, str]:
-    """The properties without the one that Java does not know."""
+    """Return the properties without the one that Java does not know."""
     return {name: value for name, value in message.properties.items() if name != REASON}
 
 
@@ -121,7 +121,7 @@ def references_unknown(message: JavaMessage) -> bool:
 
 
 def sidecars_copies(reader: pulsar.Reader, count: int) -> list[dict[str, str]]:
-    """The properties of the next messages that reach the retry topic."""
+    """Return the properties of the next messages that reach the retry topic."""
     return [dict(reader.read_next(20_000).properties()) for _ in range(count)]
 
 
@@ -134,7 +134,7 @@ def by_origin(retries: Iterable[Mapping[str, str]]) -> dict[str, Mapping[str, st
     return {properties["ORIGIN_MESSAGE_ID"]: properties for properties in retries}
 
 
-def test_java_continues_the_sidecars_retries_and_the_sidecar_redrives_what_java_gave_up(
+def test_java_continues_the_sidecars_retries_and_the_sidecar_redrives_javas_dead_letters(
     scene: Scene, java: JavaClient
 ) -> None:
     with unreadable_orphan(scene) as (ledger_id, payload):
@@ -177,9 +177,7 @@ def test_java_continues_the_sidecars_retries_and_the_sidecar_redrives_what_java_
     assert listed(sidecar, ledger_id) == []
 
 
-def test_the_sidecar_continues_javas_retries_and_java_reads_what_the_sidecar_gave_up(
-    scene: Scene, java: JavaClient
-) -> None:
+def test_the_sidecar_continues_javas_retries_and_java_reads_its_dead_letters(scene: Scene, java: JavaClient) -> None:
     leave_the_topics_to_java(scene)
     with unreadable_orphan(scene) as (ledger_id, payload):
         with consuming(java, max_redeliver_count=10):
@@ -242,7 +240,7 @@ def test_of_one_message_both_make_the_same_retry(scene: Scene, java: JavaClient)
     unsubscribe(scene, subscription)
 
 
-def test_what_java_gave_up_unread_is_listed_redriven_and_done(scene: Scene, java: JavaClient) -> None:
+def test_dead_letters_that_java_never_read_are_listed_and_redriven(scene: Scene, java: JavaClient) -> None:
     # Java gives up without a count what was delivered too often: negative acknowledgements count there, not here.
     leave_the_topics_to_java(scene)
     left = scene.orphans(scene.topic("unread"), 1)

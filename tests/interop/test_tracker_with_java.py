@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.snapshot import (
+from pulsar_sidecar.features.delayed_index.bucket_key import BucketKey
+from pulsar_sidecar.features.delayed_index.snapshot import (
     decode_metadata,
     decode_segment,
     encode_metadata,
@@ -38,7 +38,7 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaTrackers]:
 
 @pytest.fixture(scope="module")
 def java_under_test(java: JavaTrackers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaTrackers]:
-    """Of the version that the rest of the tests run on."""
+    """Yield Java trackers of the version under test."""
     if version_under_test() == DEFAULT_VERSION:
         yield java
         return
@@ -53,7 +53,7 @@ def histories(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.mark.parametrize("batches", [False, True], ids=["one by one", "in batches"])
-def test_the_tracker_does_what_java_does(java: JavaTrackers, histories: int, batches: bool) -> None:
+def test_the_tracker_behaves_like_javas(java: JavaTrackers, histories: int, batches: bool) -> None:
     """Every answer, bucket, segment, bitmap and queue, after merges, recoveries, overlaps, failures and losses too."""
     seen: Counter[str] = Counter()
     first = MANY if batches else 0
@@ -63,7 +63,7 @@ def test_the_tracker_does_what_java_does(java: JavaTrackers, histories: int, bat
         for number, (expected, answer) in enumerate(zip(_plain(java.answers(commands)), ours, strict=True)):
             where = f"history {seed}, command {number}: {commands[number]:.80}"
             assert answer is UNKNOWN or answer == expected, where
-        seen.update(_what_happened(ours))
+        seen.update(_events_in(ours))
     assert min(seen[what] for what in ("merge", "cut range", "error", "recovered in the middle")) > 0, seen
 
 
@@ -85,7 +85,7 @@ def test_snapshots_are_written_as_java_writes_them(java: JavaTrackers) -> None:
 
 
 @pytest.mark.parametrize(("ledgers", "last"), [(1, 3), (3, 3), (4, 1), (4, 4)])
-def test_java_merges_what_was_built_and_hands_all_out(java: JavaTrackers, ledgers: int, last: int) -> None:
+def test_java_merges_built_buckets_and_delivers_every_message(java: JavaTrackers, ledgers: int, last: int) -> None:
     most = 6
     backlog = {3 + each: [DUE + each + 10 * row for row in range(4 if each else 7)] for each in range(ledgers)}
     backlog[3 + ledgers] = [DUE + 10 * row for row in range(last)]
@@ -123,7 +123,7 @@ def test_up_to_4_0_java_throws_where_4_2_goes_on(java_under_test: JavaTrackers, 
 
 
 def _loaded(built: IndexToBuild, most: int) -> list[str]:
-    """A broker loads the buckets, seals new ones until it merges, and hands out everything."""
+    """Return commands to load the buckets, seal new ones until they are merged, and deliver everything."""
     payloads = built.bookies.payloads
     puts = []
     for name, ledger_id in built.named().items():
@@ -136,7 +136,7 @@ def _loaded(built: IndexToBuild, most: int) -> list[str]:
 
 
 def _plain(answers: list[Any]) -> Iterator[Any]:
-    """Without what only Java reports: an error's class, and the entries' bytes."""
+    """Return the answers without an error's class and the entries' bytes, which only Java reports."""
     for answer in answers:
         if isinstance(answer, dict) and "ledgers" in answer:
             for ledger in answer["ledgers"].values():
@@ -146,7 +146,7 @@ def _plain(answers: list[Any]) -> Iterator[Any]:
             yield ERROR if isinstance(answer, dict) else answer
 
 
-def _what_happened(answers: list[Any]) -> Iterator[str]:
+def _events_in(answers: list[Any]) -> Iterator[str]:
     dumps = [answer for answer in answers if isinstance(answer, dict) and "buckets" in answer]
     yield from ("error" for answer in answers if answer == ERROR)
     for before, after in pairwise(dumps):

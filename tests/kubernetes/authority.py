@@ -30,7 +30,7 @@ class Authority:
         self.file = self._write("authority.crt", self._certificate.sign(self._key, SHA256()).public_bytes(Encoding.PEM))
 
     def issue(self, name: str, group: str | None = None, addresses: Sequence[str] = ()) -> tuple[Path, Path]:
-        """A certificate and its key, of a user ``name`` and of a server at the addresses."""
+        """Issue a certificate and its key, for a user ``name`` and a server at the addresses."""
         key = _key()
         alternatives = [_alternative(each) for each in addresses or ("localhost",)]
         unsigned = self._unsigned(_subject(name, group), key)
@@ -39,13 +39,13 @@ class Authority:
         return self._write(f"{plain}.crt", signed.public_bytes(Encoding.PEM)), self._write(f"{plain}.key", _pem(key))
 
     def key_pair(self, name: str) -> tuple[Path, Path]:
-        """A public and a private key."""
+        """Return a public and a private key."""
         key = _key()
         public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         return self._write(f"{name}.pub", public), self._write(f"{name}.key", _pem(key))
 
     def kubeconfig(self, server: str, name: str, group: str | None = None) -> Path:
-        """A file with which ``name`` reaches the API server."""
+        """Return a file with which ``name`` reaches the API server."""
         certificate, key = self.issue(name, group)
         cluster = {"server": server, "certificate-authority-data": _encoded(self.file)}
         user = {"client-certificate-data": _encoded(certificate), "client-key-data": _encoded(key)}

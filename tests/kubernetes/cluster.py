@@ -49,7 +49,7 @@ class PodsUnderTest:
         return f"{self._namespace.name}.svc.cluster.local"
 
     def start(self) -> None:
-        """Answers when all members are ready."""
+        """Start the members, and wait until all are ready."""
         text = _FILE.read_text().replace("NAMESPACE", self._namespace.name).replace("CLUSTER", CLUSTER_NAME)
         settings = {f"PULSAR_PREFIX_{name}": value for name, value in {**BROKER_CONF, **TOKEN_CONF}.items()}
         text = text.replace("IMAGE", IMAGE).replace("SETTINGS", json.dumps(settings))
@@ -73,7 +73,7 @@ class PodsUnderTest:
         kill_pod(self._namespace, _MEMBERS[name])
 
     def restart(self, name: str) -> None:
-        """The StatefulSet does it."""
+        """Wait for the StatefulSet to restart the member."""
         self.wait_until_ready(name)
 
     def is_running(self, name: str) -> bool:
@@ -84,7 +84,7 @@ class PodsUnderTest:
 
 
 def _restricted(document: dict[str, Any]) -> dict[str, Any]:
-    """The same object; pods of it are what a namespace takes that demands the most of its pods."""
+    """Restrict the object's pods as the strictest namespace demands."""
     pod = document.get("spec", {}).get("template", {}).get("spec")
     if pod is not None:
         pod["automountServiceAccountToken"] = False

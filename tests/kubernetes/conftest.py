@@ -17,7 +17,7 @@ _RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 @pytest.fixture(scope="session")
 def namespace() -> Iterator[Namespace]:
-    """One that takes only pods that may do nothing special."""
+    """Return a namespace that accepts only unprivileged pods."""
     need = NEEDS["kubernetes"]
     if not need.is_there() or shutil.which("helm") is None:
         pytest.skip(f"{need.reason}; helm is needed too. `make test-kubernetes` starts one where none is chosen")
@@ -54,6 +54,6 @@ def sidecars(
 
 @pytest.fixture
 def release(sidecars: Release) -> Release:
-    """The same, with both sidecars ready and the values that all tests share."""
+    """Return the release with both sidecars ready and the values that all tests share."""
     sidecars.shared()
     return sidecars

@@ -32,7 +32,7 @@ _BUILDS = {
     ),
 }
 _HANDED_ON = re.compile("(pip_.*|(https?|no)_proxy)", re.IGNORECASE)
-"""What a package client needs of this machine's environment to reach a registry, if anything."""
+"""Environment variables that package clients may need to reach a registry."""
 
 
 class Images:

@@ -9,11 +9,11 @@ _SECONDS = 600
 
 
 class CommandFailedError(AssertionError):
-    """What a command wrote when it failed."""
+    """A command failed; the text has its error output."""
 
 
 def run(*command: str, stdin: str | None = None, seconds: float = _SECONDS) -> str:
-    """What a command prints.
+    """Run a command, and return its output.
 
     Raises:
         CommandFailedError: it failed.
@@ -25,7 +25,7 @@ def run(*command: str, stdin: str | None = None, seconds: float = _SECONDS) -> s
 
 
 class Namespace:
-    """One namespace of the cluster."""
+    """A namespace of the cluster."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -43,15 +43,13 @@ class Namespace:
         self.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads(self.kubectl("get", kind, name, "-o", "json"))
-        return document
+        return json.loads(self.kubectl("get", kind, name, "-o", "json"))
 
     def items(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.kubectl("get", kind, "-l", selector, "-o", "json"))["items"]
-        return found
+        return json.loads(self.kubectl("get", kind, "-l", selector, "-o", "json"))["items"]
 
     def pod_is_ready(self, name: str) -> bool:
-        """Whether there is such a pod, and it is ready and not about to end."""
+        """Return True if the pod exists, is ready and is not terminating."""
         found = self.kubectl("get", "pod", name, "--ignore-not-found", "-o", "json")
         return bool(found) and is_ready(json.loads(found))
 

@@ -1,4 +1,4 @@
-"""One node of Kubernetes on this machine: API server, controllers, scheduler, kubelet, kube-proxy, DNS and containerd.
+"""A Kubernetes node on this machine: API server, controllers, scheduler, kubelet, kube-proxy, DNS and containerd.
 
 Invariant: the node lives in namespaces of processes, network and mounts of its own. When the command for which it was
 started ends, however it ends, the kernel ends every process in them, and nothing of this machine was changed, but for
@@ -55,7 +55,7 @@ def run_on_a_node(command: Sequence[str]) -> int:
 
 
 def is_inside() -> bool:
-    """Whether this process was started by `run_on_a_node`."""
+    """Return True in a process started by `run_on_a_node`."""
     return _INSIDE in os.environ
 
 
@@ -89,7 +89,7 @@ class _Node:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the node's users need: kubectl and helm with the administrator's rights, and where images go."""
+        """Environment for the node's users: kubectl and helm with the administrator's rights, and the image store."""
         return {
             "PATH": self._path,
             "KUBECONFIG": str(self._admin),
@@ -99,7 +99,7 @@ class _Node:
         }
 
     def start(self) -> None:
-        """Answers when the node is ready for pods."""
+        """Start the node, and wait until it is ready for pods."""
         self._log.mkdir()
         self._separate()
         self._connect()
@@ -339,7 +339,7 @@ def _import(socket: str, snapshotter: str, image: str, stdin: IO[bytes] | None =
 
 
 def _write_image(path: Path, program: Path) -> None:
-    """An image of one program, as ``docker save`` writes them."""
+    """Write an image of one program, as ``docker save`` does."""
     layer = path.with_suffix(".layer")
     with tarfile.open(layer, "w") as archive:
         archive.add(program, program.name)

@@ -51,7 +51,7 @@ class Programs:
 
 
 def node_programs() -> Programs:
-    """All of them, built first where the cache has none.
+    """Return the node's programs, built first where the cache has none.
 
     Raises:
         ToolMissingError: something has to be installed; the text names it.
@@ -67,7 +67,7 @@ def node_programs() -> Programs:
 
 
 def _under_its_name(own: Path, tool: Path) -> Path:
-    """A directory in which a tool of the cache has its plain name."""
+    """Return a directory in which a tool of the cache has its plain name."""
     directory = own / "links"
     directory.mkdir(exist_ok=True)
     link = directory / tool.name.partition("-")[0]
@@ -111,7 +111,7 @@ def _build(go: str, work: Path) -> None:
 
 
 def _module(kubernetes: str) -> str:
-    """A module that requires what Kubernetes requires, and its staging modules as they were published."""
+    """Return a module that requires what Kubernetes requires, and its staging modules as they were published."""
     staging = re.findall(r"^\s*(\S+) => \./staging", kubernetes, re.MULTILINE)
     required = re.findall(r"^\t(\S+) (v\S+)(?: // indirect)?$", kubernetes, re.MULTILINE)
     published = f"v{_STAGING_VERSION}"

@@ -9,7 +9,7 @@ from pulsar_sidecar.settings.sources import setting_key
 
 from tests.cluster.choosing import PROJECT
 from tests.cluster.patience import until
-from tests.cluster.sidecars import QUICK, SidecarDoors
+from tests.cluster.sidecars import QUICK, SidecarClient
 from tests.cluster.tokens import KEY, token
 from tests.kubernetes.cluster import kill_pod
 from tests.kubernetes.kubectl import CommandFailedError, Namespace
@@ -28,8 +28,8 @@ _JOB_SECONDS = 900
 _LINES = 60
 
 
-class SidecarPods(SidecarDoors):
-    """What answers at a Service's name, or at a pod's."""
+class SidecarPods(SidecarClient):
+    """Client of a Service or a pod."""
 
     def __init__(self, name: str, url: str, token: str, release: "Release") -> None:
         super().__init__(name, url, token)
@@ -52,7 +52,7 @@ class Release:
     # --- what an operator does -------------------------------------------------------------------------------------
 
     def make_secrets(self) -> None:
-        """Named as Pulsar's chart names them."""
+        """Make secrets with the names that Pulsar's chart gives them."""
         self.make_secret(_KEY_SECRET, SECRETKEY=KEY.decode())
         self.make_secret(_CLIENT_SECRET, TOKEN=token("admin"))
 
@@ -68,11 +68,11 @@ class Release:
         self.namespace.helm("upgrade", "--install", NAME, str(_CHART / NAME), *files, *waiting)
 
     def rollback(self) -> None:
-        """To the revision before."""
+        """Roll back to the previous revision."""
         self.namespace.helm("rollback", NAME, "--wait", f"--timeout={_READY_SECONDS}s")
 
     def uninstall(self) -> None:
-        """Answers when its pods are gone."""
+        """Uninstall the release, and wait until its pods are gone."""
         self.namespace.helm("uninstall", NAME, "--ignore-not-found", "--wait")
         until(lambda: not self._existing(), "the sidecars' pods are gone", _READY_SECONDS)
 
@@ -117,20 +117,19 @@ class Release:
     # --- as tests of other clusters see sidecars -------------------------------------------------------------------
 
     @property
-    def service(self) -> SidecarDoors:
+    def service(self) -> SidecarClient:
         """Any of them, as callers reach them."""
-        return self._doors(NAME, f"{NAME}.{self._domain}")
+        return self._client(NAME, f"{NAME}.{self._domain}")
 
-    def pod(self, name: str) -> SidecarDoors:
-        """One of them."""
-        return self._doors(name, f"{name}.{NAME}-headless.{self._domain}")
+    def pod(self, name: str) -> SidecarClient:
+        return self._client(name, f"{name}.{NAME}-headless.{self._domain}")
 
     @property
-    def running(self) -> list[SidecarDoors]:
+    def running(self) -> list[SidecarClient]:
         return [self.pod(pod) for pod in self.pods if self.namespace.pod_is_ready(pod)]
 
-    def shared(self) -> SidecarDoors:
-        """The Service, with both sidecars behind it."""
+    def shared(self) -> SidecarClient:
+        """Return the Service, with both sidecars behind it."""
         if not self._existing():
             self.upgrade()
         self.wait_until_ready()
@@ -139,19 +138,19 @@ class Release:
     def end_all(self) -> None:
         self.uninstall()
 
-    def last_words(self, pod: str) -> str:
-        """What a pod's container that has ended leaves for ``kubectl describe``."""
+    def exit_messages(self, pod: str) -> str:
+        """Return the termination messages of a pod's containers, as ``kubectl describe`` shows them."""
         statuses = [each["status"] for each in self._existing() if each["metadata"]["name"] == pod]
         containers = [container for status in statuses for container in status.get("containerStatuses", [])]
         states = [container[state] for container in containers for state in ("state", "lastState")]
         return "\n".join(str(state.get("terminated", {}).get("message", "")) for state in states)
 
     def identities(self) -> set[str]:
-        """The pods' own, which another pod of the same name has not."""
+        """Return the pods' unique ids, which differ between pods of the same name."""
         return {str(pod["metadata"]["uid"]) for pod in self._existing()}
 
     def log(self) -> str:
-        """The ends of what its pods wrote."""
+        """Return the ends of its pods' logs."""
         return "\n".join(
             self.namespace.logs(str(pod["metadata"]["name"]), f"--tail={_LINES}") for pod in self._existing()
         )
@@ -161,7 +160,7 @@ class Release:
     def _existing(self) -> list[dict[str, Any]]:
         return self.namespace.items("pods", f"app.kubernetes.io/instance={NAME},app.kubernetes.io/component=sidecar")
 
-    def _doors(self, name: str, host: str) -> SidecarDoors:
+    def _client(self, name: str, host: str) -> SidecarClient:
         return SidecarPods(name, f"http://{host}:{_PORT}", token("admin"), self)
 
     def _base(self) -> dict[str, Any]:

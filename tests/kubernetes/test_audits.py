@@ -28,7 +28,7 @@ _BETWEEN_NIGHTS_SECONDS = 5.0
 
 @pytest.fixture
 def audited(release: Release) -> Iterator[Release]:
-    """Its audits go with the test; their volume stays, as the chart promises."""
+    """Return a release whose audits end with the test; their volume stays, as the chart promises."""
     yield release
     release.upgrade()
 
@@ -105,8 +105,7 @@ def run_beside(release: Release, name: str, script: str) -> str:
 
 
 def answer(text: str) -> dict[str, Any]:
-    """The JSON document in what a command printed."""
+    """Return the JSON document in what a command printed."""
     found = re.search(r"\{.*\}", text, re.DOTALL)
     assert found, text
-    document: dict[str, Any] = json.loads(found.group())
-    return document
+    return json.loads(found.group())

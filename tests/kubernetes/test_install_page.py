@@ -41,7 +41,7 @@ def commands(namespace: str) -> list[str]:
 
 
 def edited(example: Path, images: Images) -> str:
-    """What a reader makes of the example: a key of the sidecar's own, the images, and no operator for monitors."""
+    """Return the example as a reader edits it: a key of the sidecar's own, the images, and no operator for monitors."""
     values = yaml.safe_load(example.read_text())
     values["images"] = images.values
     values["auth"]["authentication"]["jwt"] = {"usingSecretKey": True, "secretName": "pulsar-sidecar-callers"}

@@ -1,4 +1,4 @@
-"""What an operator does with the chart, and what a cluster does to its pods, while topics are deleted through it."""
+"""Operation of the chart, and disruptions of its pods by the cluster, while topics are deleted through it."""
 
 import random
 import threading
@@ -11,7 +11,7 @@ import requests
 from tests.cluster.background import running_until
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
-from tests.cluster.sidecars import BASE, SidecarDoors
+from tests.cluster.sidecars import BASE, SidecarClient
 from tests.cluster.tokens import token
 from tests.faults.load import Load, pause
 from tests.faults.tally import Line
@@ -30,7 +30,7 @@ _CALLERS_PATIENCE_SECONDS = 30
 class Watcher:
     """A caller who asks the Service all the time, and at once again when it gets no answer."""
 
-    def __init__(self, service: SidecarDoors) -> None:
+    def __init__(self, service: SidecarClient) -> None:
         self._service = service
         self._stop = threading.Event()
         self._last = time.monotonic()
@@ -38,7 +38,7 @@ class Watcher:
         self.longest_gap = 0.0
 
     def watching(self) -> AbstractContextManager[None]:
-        """Asks while the body runs."""
+        """Call the Service while the body runs."""
         self._last = time.monotonic()
         return running_until(self._stop, [self._ask])
 
@@ -60,17 +60,17 @@ class Watcher:
 
 
 @pytest.fixture
-def load(scene: Scene, release: Release, dice: random.Random) -> Load:
-    """Topics to delete through the Service and through each pod, and records of ledgers that were left behind."""
-    load = Load(scene, [release.service, *map(release.pod, release.pods)], dice)
+def load(scene: Scene, release: Release, rng: random.Random) -> Load:
+    """Prepare topics to delete through the Service and each pod, and records of leaked ledgers."""
+    load = Load(scene, [release.service, *map(release.pod, release.pods)], rng)
     load.prepare()
     return load
 
 
-def test_sidecar_pods_are_killed(load: Load, release: Release, dice: random.Random, tally: Line) -> None:
+def test_sidecar_pods_are_killed(load: Load, release: Release, rng: random.Random, tally: Line) -> None:
     with load.running():
-        for pod in dice.sample(release.pods, len(release.pods)):
-            pause(dice.uniform(0, 2))
+        for pod in rng.sample(release.pods, len(release.pods)):
+            pause(rng.uniform(0, 2))
             release.kill(pod)
             tally.fault("sidecar's pod killed")
             release.wait_until_ready()
@@ -78,11 +78,11 @@ def test_sidecar_pods_are_killed(load: Load, release: Release, dice: random.Rand
 
 
 def test_broker_pods_are_killed(
-    load: Load, deletion_cluster: PodsUnderTest, release: Release, dice: random.Random, tally: Line
+    load: Load, deletion_cluster: PodsUnderTest, release: Release, rng: random.Random, tally: Line
 ) -> None:
     with load.running():
-        for broker in dice.sample(["broker-1", "broker-2"], 2):
-            pause(dice.uniform(0, 2))
+        for broker in rng.sample(["broker-1", "broker-2"], 2):
+            pause(rng.uniform(0, 2))
             deletion_cluster.kill(broker)
             tally.fault("broker's pod killed")
             deletion_cluster.wait_until_ready(broker)
@@ -123,7 +123,7 @@ def test_a_wrong_token_stops_an_upgrade_and_is_rolled_back(load: Load, release: 
     last = release.pods[-1]
     with load.running():
         release.upgrade({"auth": {"client": {"secretName": wrong}}}, wait=False)
-        until(lambda: "check the sidecar's credentials" in release.last_words(last), f"{last} gives the reason")
+        until(lambda: "check the sidecar's credentials" in release.exit_messages(last), f"{last} gives the reason")
         tally.fault("upgrade to a wrong token")
         until(lambda: release.service.is_ready, "the other sidecar works on")
         release.rollback()
@@ -137,7 +137,10 @@ def test_a_secret_without_its_key_is_named_by_the_pod(scene: Scene, release: Rel
     release.upgrade({"auth": {"client": {"secretName": "pulsar-token-empty"}}}, wait=False)
     last = release.pods[-1]
 
-    until(lambda: "/pulsar-sidecar/secrets/client/TOKEN" in release.last_words(last), f"{last} names the missing file")
+    until(
+        lambda: "/pulsar-sidecar/secrets/client/TOKEN" in release.exit_messages(last),
+        f"{last} names the missing file",
+    )
     tally.fault("upgrade to a secret without its key")
     release.rollback()
     release.wait_until_ready()
@@ -160,5 +163,5 @@ def test_a_release_that_is_installed_again_finds_its_state(scene: Scene, release
     until(lambda: not scene.workload.existing(left.all), "the ledgers of before are gone")
 
 
-def is_paused(sidecar: SidecarDoors) -> bool:
+def is_paused(sidecar: SidecarClient) -> bool:
     return sidecar.metrics()["pulsar_ledger_deletion_paused"] == 1

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
-from pulsar_sidecar.model.pulsar_versions import TRIED_VERSIONS
+from pulsar_sidecar.model.pulsar_versions import TESTED_VERSIONS
 
 from tests.cluster.choosing import PROJECT, VERSION_VARIABLE
 from tests.matrix.running import fill, reports, show
@@ -28,11 +28,11 @@ TABLE = Table(PROJECT / "README.md", "make matrix", "Pulsar")
 
 def main(versions: Sequence[str]) -> int:
     """Run the story on each version; 0 if all of it passed everywhere."""
-    return fill(TABLE, {version: partial(run_story, version) for version in versions or TRIED_VERSIONS})
+    return fill(TABLE, {version: partial(run_story, version) for version in versions or TESTED_VERSIONS})
 
 
 def run_story(version: str) -> list[str]:
-    """One version's reports."""
+    """Return the reports of a version."""
     prepare(version)
     return reports(Path(sys.executable), STORY, variables={VERSION_VARIABLE: version})
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.cluster.choosing import PROJECT
 from tests.matrix.running import show
 
-_LOCK = PROJECT / "deploy" / "requirements-dev.lock"
+_LOCKS = PROJECT / "deploy"
 _PROJECT_FILE = PROJECT / "pyproject.toml"
 _PLACE = PROJECT / ".venv" / "matrix"
 """Below what `make clean` removes, should a run be killed."""
@@ -22,7 +22,7 @@ _PLACE = PROJECT / ".venv" / "matrix"
 
 @contextmanager
 def environment(python: Path, *requirements: str) -> Iterator[Path]:
-    """The interpreter of a new one, in which pip has installed these texts of requirements, one after the other."""
+    """Yield a new environment's interpreter, in which pip has installed these texts of requirements in turn."""
     _PLACE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=_PLACE) as directory:
         subprocess.run([python, "-m", "venv", directory], check=True)
@@ -41,14 +41,16 @@ def _pip_install(python: Path, *what: str) -> None:
     )
 
 
-def locked(without: Collection[str] = ()) -> str:
-    """The lock of the tests' dependencies, less some packages; pip demands its hashes."""
-    packages = re.split(r"^(?=\S)", _LOCK.read_text(), flags=re.MULTILINE)
-    return "".join(package for package in packages if _name(package) not in without)
+def locked(name: str = "requirements-dev.lock", without: Collection[str] = ()) -> str:
+    """Return the pins of a lock and of those that it includes, less some packages; pip demands their hashes."""
+    include, rest = re.match(r"(?:-r (\S+)\n)?(.*)", (_LOCKS / name).read_text(), re.DOTALL).groups()
+    packages = re.split(r"^(?=\S)", rest, flags=re.MULTILINE)
+    below = locked(include, without) if include else ""
+    return below + "".join(package for package in packages if _name(package) not in without)
 
 
 def newest() -> str:
-    """What pyproject.toml allows. Its extra `spark` wins over the group `dev`, which keeps the lock at the oldest."""
+    """Return the newest versions in pyproject.toml; its extra `spark` wins over `dev`, which locks the oldest."""
     project = tomllib.loads(_PROJECT_FILE.read_text())
     extras = project["project"]["optional-dependencies"]
     wanted = [*project["project"]["dependencies"], *extras["audit"], *extras["spark"]]

@@ -12,7 +12,7 @@ _SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """One that can make environments."""
+    """A Python that can make environments."""
 
     path: Path
     version: str
@@ -20,7 +20,7 @@ class Interpreter:
 
 
 def find(asked: str, variables: Mapping[str, str] = os.environ) -> Interpreter | None:
-    """The first one of a version such as ``3.12`` or ``3.12.1``, or the one at a path, that answers what it is."""
+    """Return the first working interpreter of a version such as ``3.12`` or ``3.12.1``, or the one at a path."""
     for path in [Path(asked)] if os.sep in asked else _places(asked, variables):
         version = _version(path)
         if version is not None and (os.sep in asked or f"{version}.".startswith(f"{asked}.")):
@@ -29,7 +29,7 @@ def find(asked: str, variables: Mapping[str, str] = os.environ) -> Interpreter |
 
 
 def _places(version: str, variables: Mapping[str, str]) -> Iterator[Path]:
-    """Where some may be. What pyenv has on PATH fails for versions that are not switched on there."""
+    """Yield likely paths, pyenv's own too: on PATH its programs fail for versions that are not switched on."""
     program = f"python{'.'.join(version.split('.')[:2])}"
     for directory in variables.get("PATH", "").split(os.pathsep):
         yield Path(directory, program)

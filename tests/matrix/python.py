@@ -43,12 +43,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def runs(pythons: Sequence[Interpreter], dependencies: Sequence[str]) -> dict[str, Callable[[], list[str]]]:
-    """What to run for each row: first every version with one kind of dependencies."""
+    """Return the run of each row: first every version with one kind of dependencies."""
     return {f"{python.version}, {kind}": partial(run, python, kind) for kind in dependencies for python in pythons}
 
 
 def run(python: Interpreter, dependencies: str) -> list[str]:
-    """One row's reports."""
+    """Return the reports of a row."""
     with environment(python.path, DEPENDENCIES[dependencies]()) as inside:
         return reports(inside, *TESTS)
 

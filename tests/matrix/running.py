@@ -15,7 +15,7 @@ from tests.matrix.table import Row, Table, row_of_junit
 
 
 def fill(table: Table, runs: Mapping[str, Callable[[], Sequence[str]]]) -> int:
-    """Do each version's run, which answers pytest's reports; 0 if all tests passed everywhere, otherwise 1."""
+    """Run each version's tests, and return 0 if all passed everywhere, otherwise 1."""
     rows: list[Row] = []
     for version, run in runs.items():
         show(f"--- {table.subject} {version}")
@@ -26,7 +26,7 @@ def fill(table: Table, runs: Mapping[str, Callable[[], Sequence[str]]]) -> int:
 
 
 def reports(python: Path, *runs: Sequence[str], variables: Mapping[str, str] | None = None) -> list[str]:
-    """pytest's reports of some runs of it, each in a process of its own."""
+    """Return pytest's reports of some runs, each in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="pulsar-sidecar-matrix-") as directory:
         files = [Path(directory, f"{number}.xml") for number in range(len(runs))]
         for file, arguments in zip(files, runs, strict=True):

@@ -24,7 +24,7 @@ def main(versions: Sequence[str]) -> int:
 
 
 def run(version: str) -> list[str]:
-    """One version's reports."""
+    """Return the reports of a version."""
     with environment(Path(sys.executable), locked(without={"pyspark"}), f"pyspark=={version}") as python:
         return reports(python, TESTS)
 

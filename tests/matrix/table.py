@@ -12,7 +12,7 @@ _LINE = re.compile(r"\| ([^|]+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How the tests went on one version; a test whose fixture failed counts as failed."""
+    """Results on one version; a test whose fixture failed counts as failed."""
 
     version: str
     """Such as ``4.0.8``, or ``3.12.1, locked`` where more than the version makes the difference."""
@@ -46,13 +46,13 @@ def row_of_junit(version: str, *reports: str) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Where a command writes its rows."""
+    """A command's table in a document."""
 
     document: Path
     command: str
-    """Its mark in the document names it."""
+    """The document's mark names the command."""
     subject: str
-    """What there are versions of."""
+    """The product whose versions the rows name."""
 
     @property
     def start(self) -> str:
@@ -62,12 +62,12 @@ class Table:
         self.document.write_text(self.with_rows(self.document.read_text(), rows))
 
     def rows_of(self, text: str) -> list[Row]:
-        """The rows that a document has."""
+        """Return the rows that a document has."""
         found = (_LINE.fullmatch(line) for line in self._between_marks(text).splitlines())
         return [Row(row[1], *(int(row[index]) for index in range(2, 6))) for row in found if row]
 
     def with_rows(self, text: str, rows: Iterable[Row]) -> str:
-        """The document with these rows, in the order of versions, and those of other versions that it had."""
+        """Return the document with these rows, in the order of versions, and those of other versions that it had."""
         kept = {row.version: row for row in (*self.rows_of(text), *rows)}
         ordered = sorted(
             kept.values(), key=lambda row: ([int(part) for part in re.findall(r"\d+", row.version)], row.version)

@@ -42,7 +42,7 @@ class AlloyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one command found.
+    """Result of a command.
 
     Attributes:
         expected: whether the model expects a behaviour; None when it expects nothing.
@@ -61,12 +61,12 @@ class Answer:
 
 
 def theory() -> str:
-    """The model without its commands."""
+    """Return the model without its commands."""
     return MODEL.read_text().partition(_COMMANDS)[0]
 
 
 def commands() -> dict[str, str]:
-    """The model's commands by name, as they are written."""
+    """Return the model's commands by name, as they are written."""
     written = MODEL.read_text().partition(_COMMANDS)[2]
     starts = [match.start() for match in _COMMAND.finditer(written)]
     texts = [written[start:end] for start, end in zip(starts, [*starts[1:], len(written)], strict=True)]
@@ -109,8 +109,7 @@ def _executed(source: Path, directory: Path) -> dict[str, Any]:
     receipt = directory / "receipt.json"
     if not receipt.exists():
         raise AlloyError(f"Alloy ended with {ended.returncode}:\n{(ended.stdout + ended.stderr)[-3000:]}")
-    document: dict[str, Any] = json.loads(receipt.read_text())
-    return document
+    return json.loads(receipt.read_text())
 
 
 def _answer(name: str, entry: dict[str, Any]) -> Answer:
@@ -128,7 +127,7 @@ def _action(now: dict[str, list[list[str]]]) -> str:
 
 
 def jar() -> Path:
-    """Alloy, fetched first if the cache has none.
+    """Return Alloy's jar, fetched first if the cache has none.
 
     Raises:
         AlloyError: what was fetched is not what this project was written with.

@@ -1,4 +1,4 @@
-"""One ledger, its marker, and the consumers that judge it with the real `decide.decide`.
+"""A ledger, its marker, and the consumers that judge it with the real `decide.decide`.
 
 Three kinds of markers send the record before the list shrinks, as PIP-186 demands: one that shrinks the list by
 compare-and-set at a version it names in the record, a plain one that knows only the PIP, and the sidecar's own
@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from pulsar_sidecar.ledger_deletion.record import Mark
-from pulsar_sidecar.ledger_deletion.second_phase.decide import (
+from pulsar_sidecar.features.ledger_deletion.record import Mark
+from pulsar_sidecar.features.ledger_deletion.second_phase.decide import (
     Delete,
     DeletionPolicy,
     Facts,
@@ -47,7 +47,7 @@ Decide = Callable[[Facts, DeletionPolicy], Verdict]
 
 
 class Marker(Enum):
-    """Who wants the ledger gone."""
+    """Origin of the ledger's deletion."""
 
     CAS = "compare-and-set at the marked version"
     PLAIN = "plain PIP-186"
@@ -56,7 +56,7 @@ class Marker(Enum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Copy:
-    """One message that carries the record.
+    """A message with the record.
 
     ``wait`` ticks until it is delivered; ``age`` ticks since the record was first seen in use, -1 for never.
     """
@@ -68,7 +68,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What is explored; the defaults are the service's own rules.
+    """Explored variant; the defaults are the service's own rules.
 
     ``patience`` is how many ticks a plain marker, or a broker at work, may take: less than the settle window.
     """
@@ -81,7 +81,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where the ledger, its node, the marker, the broker, the messages and the consumer are.
+    """State of the ledger, its node, the marker, the broker, the messages and the consumer.
 
     Attributes:
         ledger: whether the ledger exists.
@@ -123,11 +123,11 @@ class State:
         return self.ledger and not self.listed and not self.copies and not self.dead_letter
 
     def with_copy(self, *copies: Copy) -> "State":
-        """With more messages; their order means nothing."""
+        """Return the state with more messages, whose order means nothing."""
         return replace(self, copies=tuple(sorted((*self.copies, *copies))))
 
     def without(self, copy: Copy) -> "State":
-        """With one message acknowledged."""
+        """Return the state with one message acknowledged."""
         left = list(self.copies)
         left.remove(copy)
         return replace(self, copies=tuple(left))
@@ -137,7 +137,7 @@ Steps = Iterator[tuple[str, State]]
 
 
 def successors(state: State, rules: Rules) -> Steps:
-    """Everything that can happen next."""
+    """Return everything that can happen next."""
     if state.broken:
         return
     if rules.marker is Marker.OPERATION:

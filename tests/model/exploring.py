@@ -22,11 +22,11 @@ class Exploration(Generic[State]):
         return self.origins.keys()
 
     def ends(self) -> list[State]:
-        """The states that nothing leads out of."""
+        """Return the states that nothing leads out of."""
         return [state for state, following in self.following.items() if all(other == state for other in following)]
 
     def path_to(self, state: State) -> list[str]:
-        """The shortest sequence of actions that leads to a state."""
+        """Return the shortest sequence of actions that leads to a state."""
         labels: list[str] = []
         origin = self.origins[state]
         while origin is not None:
@@ -36,7 +36,7 @@ class Exploration(Generic[State]):
         return labels[::-1]
 
     def without_way_to(self, goals: Iterable[State]) -> set[State]:
-        """The states from which no goal can be reached any more."""
+        """Return the states from which no goal can be reached any more."""
         preceding: dict[State, list[State]] = {}
         for state, following in self.following.items():
             for other in following:

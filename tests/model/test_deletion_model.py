@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from pulsar_sidecar.ledger_deletion.record import Mark
-from pulsar_sidecar.ledger_deletion.second_phase.decide import (
+from pulsar_sidecar.features.ledger_deletion.record import Mark
+from pulsar_sidecar.features.ledger_deletion.second_phase.decide import (
     DeletionPolicy,
     Facts,
     Keep,
@@ -108,23 +108,23 @@ def without_the_in_use_check(facts: Facts, policy: DeletionPolicy) -> Verdict:
     )
 
 
-def in_use_is_final_at_the_first_look(facts: Facts, policy: DeletionPolicy) -> Verdict:
+def final_at_the_first_look(facts: Facts, policy: DeletionPolicy) -> Verdict:
     if facts.ledger is not None and isinstance(facts.references, Referenced):
         return Keep(OutcomeReason.IN_USE, "at the first look")
     return decide(facts, policy)
 
 
-def the_fence_is_not_looked_at(facts: Facts, policy: DeletionPolicy) -> Verdict:
+def without_the_fence(facts: Facts, policy: DeletionPolicy) -> Verdict:
     return decide(replace(facts, record=facts.record.marked(Mark())), policy)
 
 
-def a_running_operation_is_not_looked_at(facts: Facts, policy: DeletionPolicy) -> Verdict:
+def without_running_operations(facts: Facts, policy: DeletionPolicy) -> Verdict:
     return decide(replace(facts, operation_running=False), policy)
 
 
-def the_end_of_an_operation_is_final_at_once(facts: Facts, policy: DeletionPolicy) -> Verdict:
+def final_once_the_operation_ended(facts: Facts, policy: DeletionPolicy) -> Verdict:
     ended = facts.record.mark.operation_id is not None and not facts.operation_running
-    return in_use_is_final_at_the_first_look(facts, policy) if ended else decide(facts, policy)
+    return final_at_the_first_look(facts, policy) if ended else decide(facts, policy)
 
 
 @EVERY_MARKER
@@ -148,23 +148,23 @@ def test_a_list_that_shrinks_before_the_record_is_sent_leaves_orphans() -> None:
 
 @EVERY_MARKER
 def test_in_use_at_the_first_look_is_too_early(marker: Marker) -> None:
-    exploration = explored(Rules(marker, decide=in_use_is_final_at_the_first_look))
+    exploration = explored(Rules(marker, decide=final_at_the_first_look))
     path = exploration.path_to(left_behind(exploration)[0])
     assert "a consumer judges: ledger-still-in-use, final" in path
 
 
 def test_a_fence_is_needed_where_a_marker_is_slow() -> None:
-    exploration = explored(Rules(Marker.CAS, decide=the_fence_is_not_looked_at))
+    exploration = explored(Rules(Marker.CAS, decide=without_the_fence))
     assert exploration.path_to(left_behind(exploration)[0]).count("five minutes pass") >= IN_USE_WAIT_TICKS
 
 
 def test_a_running_operation_must_be_looked_at_where_brokers_are_slow() -> None:
-    exploration = explored(Rules(Marker.OPERATION, decide=a_running_operation_is_not_looked_at))
+    exploration = explored(Rules(Marker.OPERATION, decide=without_running_operations))
     assert left_behind(exploration)
 
 
 def test_an_operation_that_ended_may_have_a_broker_still_at_work() -> None:
-    exploration = explored(Rules(Marker.OPERATION, decide=the_end_of_an_operation_is_final_at_once))
+    exploration = explored(Rules(Marker.OPERATION, decide=final_once_the_operation_ended))
     path = exploration.path_to(left_behind(exploration)[0])
     assert path.index("the broker refuses") < path.index("the broker removes the topic's node")
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.ledger_deletion.outcomes import (
+from pulsar_sidecar.features.ledger_deletion.outcomes import (
     Decision,
     RecordOutcome,
     judged_messages,
     note_message,
     settled_messages,
 )
-from pulsar_sidecar.ledger_deletion.second_phase.decide import (
+from pulsar_sidecar.features.ledger_deletion.second_phase.decide import (
     Delete,
     DeleteOffloaded,
     OutcomeReason,

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.model.alloy import solve, theory
 
@@ -48,7 +48,7 @@ Line = tuple[str, str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One visible step.
+    """A visible step.
 
     Attributes:
         what: ``Judges``, or the verdict whose outcome was kept.
@@ -86,7 +86,7 @@ class Trace:
 
 
 def traces(outcomes: Iterable[Line]) -> dict[int, Trace]:
-    """The trace of each ledger, from the lines of the outcome topic in their order."""
+    """Return the trace of each ledger, from the lines of the outcome topic in their order."""
     lines: dict[int, list[Line]] = defaultdict(list)
     back: set[int] = set()
     for step, sidecar, entry in outcomes:
@@ -133,7 +133,7 @@ def _event(step: str, actor: int, entry: Mapping[str, Any]) -> Event:
 
 
 def _actors(holders: Sequence[tuple[str, str]]) -> list[int]:
-    """A consumer for each sidecar with a message; the next one takes over a number when the last has done with it."""
+    """Return a consumer for each sidecar with a message; numbers are reused once their consumer is done."""
     last = {holder: index for index, holder in enumerate(holders)}
     numbers: dict[tuple[str, str], int] = {}
     busy: dict[int, tuple[str, str]] = {}
@@ -174,7 +174,7 @@ pred stays { Cursor' = Cursor and not visible }
 
 
 def illegal(found: Iterable[Trace]) -> set[Trace]:
-    """Those of the traces that no behaviour of the model explains; one run of Alloy for all."""
+    """Return the traces that no behaviour of the model explains, in one run of Alloy."""
     numbered = dict(enumerate(dict.fromkeys(found)))
     if not numbered:
         return set()
@@ -245,7 +245,7 @@ def _versions(trace: Trace) -> int:
 
 
 def _steps(trace: Trace) -> int:
-    """Enough for every event, for changes in between, for copies that turn up, and to come to rest."""
+    """Return enough steps for every event, changes in between, further copies, and rest at the end."""
     own = sum(_STEPS.get(event.what, 5) for event in trace.events)
     in_use = 4 * any(event.what == "InUse" and event.marked is None for event in trace.events)
     last_try = 3 * any(event.what == _DEAD for event in trace.events)
@@ -257,17 +257,17 @@ def _steps(trace: Trace) -> int:
 
 
 def known_traces() -> list[Trace]:
-    """The traces of ``known_traces.json``."""
+    """Return the traces of ``known_traces.json``."""
     return [trace_of(document) for document in json.loads(KNOWN.read_text())]
 
 
 def trace_of(document: Mapping[str, Any]) -> Trace:
-    """A trace from what `as_document` made of it."""
+    """Return a trace from what `as_document` made of it."""
     return Trace(tuple(Event(**event) for event in document["events"]), document["broughtBack"], document["cut"])
 
 
 def as_document(trace: Trace) -> dict[str, Any]:
-    """A trace as ``known_traces.json`` keeps it."""
+    """Return a trace as ``known_traces.json`` keeps it."""
     events = [
         {name: value for name in Event.__slots__ if (value := getattr(event, name)) is not None}
         for event in trace.events

@@ -30,7 +30,7 @@ _RULES: Final = PROJECT / "deploy" / "prometheus"
 
 
 def main() -> int:
-    """1 if a panel has no data without a reason."""
+    """Return 1 if a panel has no data without a reason."""
     parser = argparse.ArgumentParser(prog="python -m tests.monitoring")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--pictures", type=Path, help="draw each dashboard into this directory")

@@ -13,14 +13,14 @@ from pulsar_sidecar.demo.auditing import AuditScenario, Commands
 from pulsar_sidecar.demo.cancelling import cancel_half
 from pulsar_sidecar.demo.deleting import DeletionScenario
 from pulsar_sidecar.demo.environment import ClusterInspector, DemoEnvironment
-from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
+from pulsar_sidecar.features.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.model.progress import Report
+from pulsar_sidecar.ownership.paths import managed_ledger_path
 
 from tests.cluster.acknowledging import Holes, every_other
 from tests.cluster.choosing import local_cluster
@@ -62,8 +62,8 @@ _SIDECARS: Final[Mapping[str, object]] = {
 
 
 class _WithoutSpark(Commands):
-    def on_spark(self, *options: str) -> bool:
-        return False
+    def run_on_spark(self, *options: str) -> None:
+        self.run("audit", "run", *options)
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Acts:
         self.delayed = DelayedTopic(self.cluster.addresses, DELAYED)
 
     def run(self) -> None:
-        """All of them, one after the other; some minutes."""
+        """Run all acts in turn, for some minutes."""
         for act in (
             self._watched_topics,
             self._deletion_under_kills,
@@ -184,7 +184,7 @@ class Acts:
 
 @contextmanager
 def prepared(directory: Path, report: Report) -> Iterator[Acts]:
-    """A cluster on which brokers leaked ledgers by themselves, and then two sidecars that share the work."""
+    """Yield a cluster on which brokers leaked ledgers by themselves, and then two sidecars that share the work."""
     clock = SystemClock()
     spec = ClusterSpec(directory / "cluster", broker_conf=_BROKERS)
     with ExitStack() as stack:

@@ -22,7 +22,7 @@ _STEPS: Final = {"bytes": (1024.0, ("B", "KiB", "MiB", "GiB", "TiB")), "short": 
 
 
 def draw(panels: Sequence[ShownPanel], file: Path, times: tuple[float, float]) -> None:
-    """One picture; time is shown in minutes since the first of ``times``."""
+    """Draw the panels into one picture, with time in minutes since the first of ``times``."""
     mpl.use("agg")
     mpl.rcParams.update({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False})
     height = max(panel.place[1] + panel.place[3] for panel in panels)
@@ -74,7 +74,7 @@ def _graph(axes: Any, panel: ShownPanel, start: float) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _formatted(value, panel.unit)))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.grid(axis="y", alpha=0.3)
-    _legend_and_time(axes, panel)
+    _legend_and_time(axes)
 
 
 def _states(axes: Any, panel: ShownPanel, start: float) -> None:
@@ -89,10 +89,10 @@ def _states(axes: Any, panel: ShownPanel, start: float) -> None:
         label.set_horizontalalignment("left")
     for name in panel.names.values():
         axes.plot([], [], color=_COLOURS[name["color"]], linewidth=6, label=name["text"])
-    _legend_and_time(axes, panel)
+    _legend_and_time(axes)
 
 
-def _legend_and_time(axes: Any, panel: ShownPanel) -> None:
+def _legend_and_time(axes: Any) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda minutes, _: f"{minutes:.0f} min"))
     handles, labels = axes.get_legend_handles_labels()
@@ -119,7 +119,7 @@ def _minutes(times: Sequence[float], start: float) -> list[float]:
 
 
 def _with_gaps(line: Line) -> tuple[list[float], list[float]]:
-    """With a gap in the line where a series has no samples."""
+    """Return the line with a gap where a series has no samples."""
     times: list[float] = []
     values: list[float] = []
     step = _step(line)

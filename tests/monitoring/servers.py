@@ -21,7 +21,7 @@ SCRAPE_SECONDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One answer's labels, and its values by Unix time in seconds."""
+    """Labels of an answer, and its values by Unix time in seconds."""
 
     labels: Mapping[str, str]
     points: Sequence[tuple[float, float]]
@@ -42,14 +42,14 @@ class Prometheus:
         return [Series(one["metric"], [(at, float(value)) for at, value in one["values"]]) for one in found]
 
     def values_of(self, label: str, selector: str, start: float, end: float) -> list[str]:
-        """The values that a label has had."""
+        """Return the values that a label has had."""
         params = {"match[]": selector, "start": str(start), "end": str(end)}
         answer = requests.get(f"{self.url}/api/v1/label/{label}/values", params=params, timeout=OPERATION_SECONDS)
         assert answer.ok, f"{selector}: {answer.text[:500]}"
         return list(answer.json()["data"])
 
     def healthy_targets(self) -> int:
-        """How many answered the last scrape."""
+        """Return the number of targets that answered the last scrape."""
         targets = requests.get(f"{self.url}/api/v1/targets", timeout=OPERATION_SECONDS).json()["data"]["activeTargets"]
         return sum(target["health"] == "up" for target in targets)
 
@@ -58,7 +58,7 @@ class Prometheus:
 def prometheus(
     directory: Path, targets: Mapping[str, Sequence[str]], rules: Sequence[Path] = ()
 ) -> Iterator[Prometheus]:
-    """One that scrapes every two seconds; ``targets`` are ``host:port`` by the name of their job."""
+    """Start a Prometheus that scrapes every two seconds; ``targets`` are ``host:port`` by the name of their job."""
     program = shutil.which("prometheus")
     assert program, "no Prometheus: install the Debian package `prometheus`, or put its program on the PATH"
     directory.mkdir(parents=True, exist_ok=True)

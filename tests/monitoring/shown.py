@@ -1,4 +1,4 @@
-"""What a dashboard's JSON asks, read as Grafana reads it, and the answers."""
+"""A dashboard's queries, read from its JSON as Grafana does, and their answers."""
 
 import json
 import re
@@ -18,7 +18,7 @@ _LABEL = re.compile(r"{{\s*(\w+)\s*}}")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One series, with its legend."""
+    """A series with its legend."""
 
     legend: str
     series: Series
@@ -26,7 +26,7 @@ class Line:
 
 @dataclass(slots=True)
 class ShownPanel:
-    """One panel; ``place`` is x, y, width and height in Grafana's grid, ``empty`` what it shows without data."""
+    """A panel; ``place`` is x, y, width and height in Grafana's grid, ``empty`` the text without data."""
 
     title: str
     kind: str
@@ -45,19 +45,19 @@ def dashboard_files() -> list[Path]:
 
 
 def panels_of(file: Path) -> list[ShownPanel]:
-    """All of them, rows' headings included."""
+    """Return the dashboard's panels, rows' headings included."""
     return [_panel(each) for each in json.loads(file.read_text())["panels"]]
 
 
 def choices_of(file: Path) -> dict[str, str]:
-    """What a dashboard lets its reader choose, by name: which series have the label."""
+    """Return the dashboard's variables, each with the series whose label values it offers."""
     variables = json.loads(file.read_text())["templating"]["list"]
     asked = [_LABEL_VALUES.fullmatch(each["query"]) for each in variables if each["type"] == "query"]
     return {found[2]: found[1] for found in asked if found}
 
 
 def as_asked(expression: str, seconds: float, variables: Mapping[str, str] | None = None) -> str:
-    """With Grafana's variables replaced; every cluster and every topic is chosen unless ``variables`` has others."""
+    """Replace Grafana's variables; every cluster and topic is chosen unless ``variables`` has others."""
     values = {
         "__rate_interval": f"{8 * SCRAPE_SECONDS}s",
         "__range": f"{round(seconds)}s",

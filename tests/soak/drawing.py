@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.benchmarks.reporting import Table
+from tests.reporting import Table
 from tests.soak.judging import Course
 from tests.soak.samples import Sample
 
@@ -20,7 +20,7 @@ _TITLES = {
 
 
 def table(courses: Sequence[Course], title: str) -> Table:
-    """One row for each figure."""
+    """Return a table with a row for each figure."""
     header = ("", "", *(f"{part}/4 of the time" for part in (1, 2, 3, 4)), "highest", "an hour, second half", "flat")
     rows = [
         (
@@ -37,7 +37,7 @@ def table(courses: Sequence[Course], title: str) -> Table:
 
 
 def draw(samples: Sequence[Sample], picture: Path) -> None:
-    """Each figure over the hours, the sidecars in one panel."""
+    """Draw each figure over the hours, the sidecars in one panel."""
     import matplotlib as mpl  # `make soak` installs it; judging does without
 
     mpl.use("svg")

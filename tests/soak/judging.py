@@ -1,4 +1,4 @@
-"""Whether what a soak looked at stays where it is: pure, from the looks alone.
+"""Judgement of a soak: pure, from its samples alone.
 
 The first half is warm-up: caches fill, and every thread takes its part of the heap. What counts is the last quarter
 of the time against the one before it.
@@ -12,7 +12,7 @@ from tests.soak.samples import Sample
 
 _SHARE = 0.05
 _ROOM = {"anonymous_mb": 4.0, "descriptors": 6.0, "threads": 4.0, "nodes": 100.0, "watches": 100.0, "topics": 6.0}
-"""What a quarter's median may differ by beside the share, since kills and turns of the work move it."""
+"""Tolerated difference of a quarter's median beside the share, since kills and turns of the work move it."""
 
 CLUSTER = "cluster"
 _OF_PROCESSES = ("anonymous_mb", "descriptors", "threads")
@@ -21,7 +21,7 @@ _OF_CLUSTER = ("nodes", "watches", "topics")
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One figure of one process, or of the cluster, over time (seconds)."""
+    """A figure of a process, or of the cluster, over time (seconds)."""
 
     of: str
     what: str
@@ -30,7 +30,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How a series went: medians of the four quarters of the time, the highest, and growth an hour in the last half."""
+    """Course of a series: medians of the four quarters, the highest, and growth an hour in the last half."""
 
     of: str
     what: str
@@ -45,7 +45,7 @@ class Course:
 
 
 def series_of(samples: Sequence[Sample], sidecars: Sequence[str]) -> list[Series]:
-    """What must stay flat: all of these sidecars, which live from the first look to the last, and the cluster."""
+    """Return the series that must stay flat: those of these sidecars, which live throughout, and of the cluster."""
     found = [
         Series(
             name,
@@ -62,7 +62,7 @@ def series_of(samples: Sequence[Sample], sidecars: Sequence[str]) -> list[Series
 
 
 def judge(series: Series) -> Course:
-    """Its course; a series of fewer than eight looks has none."""
+    """Return the course of a series of eight samples or more."""
     if len(series.points) < 8:
         raise ValueError(f"{series.of}: {len(series.points)} looks at {series.what} are too few")
     first, last = series.points[0][0], series.points[-1][0]

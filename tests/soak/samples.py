@@ -1,4 +1,4 @@
-"""What a soak looks at again and again: the sidecars' processes, and what lies in the cluster.
+"""Samples of a soak: the sidecars' processes, and what lies in the cluster.
 
 Each look is one line of JSON, written at once, so that a run that was broken off has its figures.
 """
@@ -19,7 +19,7 @@ _MIB = 1024.0
 
 @dataclass(frozen=True, slots=True)
 class ProcessSample:
-    """One process: its id, memory in MiB, open descriptors, threads.
+    """A process: its id, memory in MiB, open descriptors, threads.
 
     Resident memory counts pages of programs and libraries too, which the kernel takes away and reads again as it
     likes; what the process has allocated itself is ``anonymous_mb``.
@@ -34,7 +34,7 @@ class ProcessSample:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look.
+    """Sidecars and cluster at one time.
 
     Attributes:
         seconds: since the work began.
@@ -52,7 +52,7 @@ class Sample:
 
 
 def read_samples(path: Path) -> list[Sample]:
-    """The looks that a run has written."""
+    """Return the samples that a run has written."""
     documents = [json.loads(line) for line in path.read_text().splitlines()]
     return [
         Sample(
@@ -65,7 +65,7 @@ def read_samples(path: Path) -> list[Sample]:
 
 
 def look_at_process(pid: int) -> ProcessSample | None:
-    """None for a process that has ended."""
+    """Return a sample of the process, None if it has ended."""
     try:
         status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         descriptors = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
@@ -78,7 +78,7 @@ def look_at_process(pid: int) -> ProcessSample | None:
 def look(
     seconds: float, sidecars: Sequence[SidecarProcess], addresses: ClusterAddresses, namespaces: Sequence[str]
 ) -> Sample:
-    """One look at everything."""
+    """Take a sample."""
     processes = {sidecar.name: look_at_process(sidecar.pid) for sidecar in sidecars if sidecar.is_running}
     found = {name: process for name, process in processes.items() if process is not None}
     try:
@@ -106,5 +106,4 @@ def _look_at_cluster(
 def _json(url: str) -> "dict[str, float]":
     answer = requests.get(url, timeout=OPERATION_SECONDS)
     answer.raise_for_status()
-    document: dict[str, float] = answer.json()
-    return document
+    return answer.json()

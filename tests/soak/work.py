@@ -17,15 +17,15 @@ from pathlib import Path
 
 import pulsar
 import requests
-from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE
-from pulsar_sidecar.ledger_ownership.paths import cursor_path, managed_ledger_path
+from pulsar_sidecar.features.ledger_deletion.ports import SYSTEM_NAMESPACE
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent
 from pulsar_sidecar.model.names import CursorName, TopicName, parse_topic_name
+from pulsar_sidecar.ownership.paths import cursor_path, managed_ledger_path
 
-from tests.benchmarks.orphans import Orphan, OrphanMaker
 from tests.cluster.delays import SHARED, DelayedTopic, Deliveries, Sent, now_ms
+from tests.cluster.orphans import Orphan, OrphanMaker
 from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import BASE, SidecarProcess, run_command
@@ -48,7 +48,7 @@ _AUDIT = (
 
 @dataclass(slots=True)
 class Tally:
-    """What was done, and what went wrong."""
+    """Work done, and failures."""
 
     done: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Tally:
 
 
 class Callers:
-    """Whom the work asks: any sidecar, again until there is an answer."""
+    """Callers that ask any sidecar, again until there is an answer."""
 
     def __init__(self, sidecars: Sequence[SidecarProcess], tally: Tally, stop: threading.Event) -> None:
         self._sidecars = sidecars
@@ -84,7 +84,7 @@ class Callers:
         return random.choice(self._sidecars)
 
     def ask(self, what: str, ask: Callable[[SidecarProcess], requests.Response | None]) -> requests.Response:
-        """The first answer below 500; everything else is counted, and 500 is a defect."""
+        """Return the first answer below 500; everything else is counted, and 500 is a defect."""
 
         def answered() -> list[requests.Response]:  # an answer that is an error counts as false
             try:
@@ -103,7 +103,7 @@ class Callers:
 
 
 class Work:
-    """All of it; each method that ends in ``_on`` is one thread's, until ``stop``."""
+    """Mixed work; each method that ends in ``_on`` is one thread's, until ``stop``."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Work:
     # --- deletions -------------------------------------------------------------------------------------------------
 
     def record_ledgers_on(self) -> None:
-        """Ledgers that no list names, as a trim leaves them behind, a few at a time."""
+        """Record ledgers that no list names, as a trim leaves them behind, a few at a time."""
         while not self._stop.wait(_TURN_SECONDS):
             orphans = self._maker.make(max(1, round(self._rate * _TURN_SECONDS)))
             left = {each.ledger_id: each for each in orphans}
@@ -154,7 +154,7 @@ class Work:
             self._tally.count("ledgers recorded", len(orphans))
 
     def delete_topics_on(self) -> None:
-        """Topics with messages, a cursor and two ledgers."""
+        """Delete topics with messages, a cursor and two ledgers."""
         while not self._stop.wait(_TURN_SECONDS):
             topic = self._new_topic("doomed")
             ledgers = self._workload.ledgers(topic).all
@@ -163,7 +163,7 @@ class Work:
             self._tally.count("topics deleted")
 
     def leak_on(self) -> None:
-        """Every minute, what a broker leaves behind that dies while it deletes a topic: for the watch."""
+        """Leak every minute what a broker leaves behind that dies while it deletes a topic: for the watch."""
         while not self._stop.wait(60):
             topic = self._new_topic("leaking")
             ledgers = self._workload.ledgers(topic)
@@ -187,16 +187,14 @@ class Work:
 
     def _delete_topic(self, topic: TopicName) -> None:
         path = f"/admin/v2/{self._workload.of_topic(topic)}"
-        answer = self._callers.ask(
-            "topic deletion", lambda it: _unless_under_way(it.request("DELETE", path, force="true"))
-        )
+        answer = self._callers.ask("topic deletion", lambda it: _final_answer(it.request("DELETE", path, force="true")))
         if answer.status_code not in (204, 404):
             self._tally.defect(f"{topic} is not deleted: {answer.status_code} {answer.text[:300]}")
 
     # --- cancellations ---------------------------------------------------------------------------------------------
 
     def cancel_on(self) -> None:
-        """Delayed messages on a topic that is another one every ten minutes; every other one is cancelled."""
+        """Cancel every other delayed message, on another topic every ten minutes."""
         with ExitStack() as stack:
             former: list[_Cancelling] = []
             while not self._stop.is_set():
@@ -205,14 +203,14 @@ class Work:
                 ends = now_ms() + _TOPIC_SECONDS * 1000
                 while now_ms() < ends and not self._stop.wait(_TURN_SECONDS):
                     current.send_and_cancel(round(self._rate * _TURN_SECONDS))
-                    former = [each for each in former if not self._ended(each)]
+                    former = [each for each in former if not self._end_if_done(each)]
                 former.append(current)
             for each in former:
-                until(each.is_over, f"the last messages of {each.topic.topic} are delivered")
-                self._ended(each)
+                until(each.is_done, f"the last messages of {each.topic.topic} are delivered")
+                self._end_if_done(each)
 
-    def _ended(self, cancelling: "_Cancelling") -> bool:
-        if not cancelling.is_over():
+    def _end_if_done(self, cancelling: "_Cancelling") -> bool:
+        if not cancelling.is_done():
             return False
         cancelling.check()
         self._delete_topic(cancelling.topic.topic)
@@ -221,7 +219,7 @@ class Work:
     # --- audits and kills ------------------------------------------------------------------------------------------
 
     def audit_on(self, every_seconds: float) -> None:
-        """A chain of audits of the whole cluster, by the commands, as a timer makes them."""
+        """Audit the whole cluster again and again by the commands, as a timer does."""
         previous: Path | None = None
         while not self._stop.wait(every_seconds):
             audit = until(partial(self._audited, previous), "an audit passes its guards", every_seconds)
@@ -231,13 +229,13 @@ class Work:
             previous = audit
 
     def _audited(self, previous: Path | None) -> Path | None:
-        """An audit's directory; None where too many of the few ledgers changed between listing and dump."""
+        """Return an audit's directory; None where too many of the few ledgers changed between listing and dump."""
         here = self._directory / f"audit-{unique()}"
         here.mkdir()
         store = self._cluster.addresses.metadata_store_url
         listing, dump, audit = (str(here / name) for name in ("listing", "dump", "audit"))
         chained = [] if previous is None else ["--previous", str(previous / "audit")]
-        self._command("ledgers", "list", "--source", "metadata", "--metadata-store-url", store, "--output", listing)
+        self._command("ledgers", "list", "--metadata-store-url", store, "--output", listing)
         self._command("metadata", "dump", "--source", f"zk://{store.removeprefix('zk:')}", "--output", dump)
         answer = run_command(
             *("audit", "run", *_AUDIT, "--listing", listing, "--dump", dump, "--output", audit, *chained)
@@ -271,7 +269,7 @@ class Work:
     # --- afterwards ------------------------------------------------------------------------------------------------
 
     def demand_nothing_is_left(self, sidecar: SidecarProcess) -> None:
-        """Once the work has ended: what was to go is gone, and nothing waits."""
+        """Demand, once the work has ended, that nothing is left or waits."""
         until(lambda: self._maker.remaining(self._orphans) == 0, "every recorded ledger is gone", _GONE_SECONDS)
         until(lambda: not self._workload.existing(self._ledgers), "every deleted topic's ledger is gone", _GONE_SECONDS)
         until(lambda: not self._workload.existing(self._leaked), "every leaked ledger is gone", _GONE_SECONDS)
@@ -284,7 +282,7 @@ class Work:
 
 
 class _Cancelling:
-    """One topic with delayed messages and consumers."""
+    """A topic with delayed messages and consumers."""
 
     def __init__(self, topic: DelayedTopic, stack: ExitStack, callers: Callers, tally: Tally) -> None:
         self.topic = topic
@@ -297,7 +295,7 @@ class _Cancelling:
         self._cancelled: set[int] = set()
 
     def send_and_cancel(self, count: int) -> None:
-        """Twice as many messages as are cancelled."""
+        """Send twice as many messages as are cancelled."""
         due = [now_ms() + random.randrange(*_DUE_SECONDS) * 1000 for _ in range(2 * count)]
         for sent in self.topic.send(2 * count, due)[::2]:
             answer = self._callers.ask("cancellation", partial(self._cancel, sent))
@@ -310,13 +308,13 @@ class _Cancelling:
     def _cancel(self, sent: Sent, sidecar: SidecarProcess) -> requests.Response:
         return self.topic.cancel(sidecar, sent)
 
-    def is_over(self) -> bool:
-        """Every message that was not cancelled was delivered, and the last one's time is past."""
+    def is_done(self) -> bool:
+        """Return True once every other message was delivered and the last one's time is past."""
         last = max((each.deliver_at for each in self.topic.sent), default=0)
         return now_ms() > last + 5_000 and self._expected() <= self._deliveries.numbers
 
     def check(self) -> None:
-        """No cancelled one was delivered; ends the consumers."""
+        """Demand that no cancelled message was delivered, and end the consumers."""
         wrong = self._deliveries.numbers & self._cancelled
         if wrong:
             self._tally.defect(f"cancelled and delivered: {len(wrong)} of {self.topic.topic}")
@@ -332,6 +330,6 @@ def _post_records(records: Sequence[object], sidecar: SidecarProcess) -> request
     return sidecar.request("POST", f"{BASE}/pending", {"ledgers": list(records)})
 
 
-def _unless_under_way(answer: requests.Response) -> requests.Response | None:
-    """None for a deletion that another call waits for: it is asked about again."""
+def _final_answer(answer: requests.Response) -> requests.Response | None:
+    """Return None for a deletion that another call waits for, so that it is retried."""
     return None if answer.status_code in (202, 409) else answer

@@ -83,7 +83,7 @@ def _run(spark: SparkSession, order: dict[str, str | None]) -> None:
         duplicates.run(spark, str(order["extract"]), str(order["output"]))
         return
     places = (str(order[name]) for name in ("dump", "listing", "output"))
-    run(spark, *places, order["previous"], NO_WAITING)
+    run(spark, *places, order["previous"], NO_WAITING, offloaded=order["offloaded"])
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from pulsar_sidecar.audit.requests import HOUR_MS
-from pulsar_sidecar.ledger_ownership.paths import under_replication_mark_path
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.features.audit.requests import HOUR_MS
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState, OffloadContext
+from pulsar_sidecar.ownership.paths import under_replication_mark_path
+from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
 
 from tests.fakes.bookkeeper import (
     bucket_custom_metadata,
@@ -27,11 +27,13 @@ from tests.fakes.bookkeeper import (
 from tests.unit.audit.audited_clusters import (
     AS_OF_MS,
     BUCKET_KEY,
+    PLACE,
     AuditedCluster,
     compaction_row,
     full_cluster,
     segment_row,
 )
+from tests.unit.audit.stored_copies import DRIVER, stored
 
 RETENTIONS = (
     None,
@@ -53,6 +55,7 @@ SUSPECTS = {
 ODD = ("/managed-ledgers/odd", "/schemas/t/n/a", "/managed-ledgers/u", "/new-kind/x", "/stream/b/managed-ledgers")
 _IDS = st.one_of(st.integers(11, 40), st.sampled_from([2**20 - 1, 2**20, 2**31, 2**40 + 5]))
 _IDS_OF_A_CLUSTER = 64
+_ATTEMPTS = st.integers(1, 4)
 
 
 class RandomCluster:
@@ -87,6 +90,8 @@ class RandomCluster:
         for tenant in draw(st.sets(st.sampled_from(["t{}", "u{}"]))):
             policies = draw(st.sampled_from(["policies", "local-policies"]))
             shared.nodes[f"/admin/{policies}/{tenant.format(self._number)}"] = b"{}"
+        for _ in range(draw(st.integers(0, 6))):
+            self._copy()
         own = draw(st.sets(self._ids, max_size=15))
         for ledger_id in own:
             self._ledger(ledger_id)
@@ -96,8 +101,7 @@ class RandomCluster:
     def _topic(self, path: str) -> None:
         draw, shared = self._draw, self._shared
         ids = draw(st.lists(self._ids, unique=True, max_size=5))
-        gone = OffloadContext(1, 2, "s3", {}, complete=True, bookkeeper_deleted=True)
-        offloaded = {ledger_id: gone for ledger_id in ids if draw(st.integers(0, 4)) == 0}
+        offloaded = {ledger_id: self._context() for ledger_id in ids if draw(st.integers(0, 4)) == 0}
         source = {SHADOW_SOURCE: self._topics[0]} if draw(st.integers(0, 4)) == 0 else None
         shared.nodes[path] = managed_ledger_bytes(
             ids, offloaded=offloaded, terminated=draw(st.booleans()), properties=source
@@ -117,6 +121,36 @@ class RandomCluster:
                 shared.cursor_ledgers.append(
                     compaction_row(draw(self._ids), f"{path}/{cursor}", state=state, cursor_value=value, **entry)
                 )
+
+    def _context(self) -> OffloadContext:
+        """Return a context at a place that was listed, at another one, or at none."""
+        draw = self._draw
+        flags = {name: draw(st.booleans()) for name in ("complete", "bookkeeper_deleted")}
+        driver, metadata = draw(st.sampled_from([("S3", DRIVER), ("S3", {**DRIVER, "bucket": "other"}), ("s3", {})]))
+        at_ms = draw(st.sampled_from([0, AS_OF_MS - HOUR_MS, AS_OF_MS - 5 * HOUR_MS]))
+        return OffloadContext(0, draw(_ATTEMPTS), driver, metadata, offloaded_ms=at_ms, **flags)
+
+    def _copy(self) -> None:
+        """Add some parts of a copy, which a list may name."""
+        draw = self._draw
+        changed = {
+            "managed_ledger": draw(st.sampled_from([*self._names, "no/topic", None])),
+            "cluster": draw(st.sampled_from(["local", "local", "local", "another", None])),
+            "place": draw(st.sampled_from([PLACE, PLACE, "s3://elsewhere"])),
+            "modified_ms": AS_OF_MS - draw(st.sampled_from([1, 71, 500])) * HOUR_MS,
+        }
+        ledger_id, attempt = draw(self._ids), draw(_ATTEMPTS)
+        assert self._shared.objects is not None
+        for role in draw(st.sets(st.sampled_from(["data", "index"]), min_size=1)):
+            row = stored(ledger_id, attempt, role, **changed)
+            if draw(st.integers(0, 4)) == 0:
+                row |= draw(st.sampled_from([
+                    {"size_bytes": 7},
+                    {"damage": "cut"},
+                    {"role": None, "ledger_id": None, "attempt": None},
+                    {"managed_ledger": "t/n/persistent/topic"},
+                ]))  # fmt: skip
+            self._shared.objects.append(row)
 
     def _ledger(self, ledger_id: int) -> None:
         draw, shared = self._draw, self._shared
@@ -155,6 +189,7 @@ def changed(random: Random, cluster: AuditedCluster) -> None:
 
 def random_clusters(count: int) -> AuditedCluster:
     cluster = full_cluster()
+    cluster.objects, cluster.places = [], (PLACE, "s3://elsewhere")
     # So many that no guard withholds each plan.
     living = [cluster.ledger(ledger_id) for ledger_id in range(10**6, 10**6 + 40 * count)]
     cluster.nodes["/managed-ledgers/t/n/persistent/living"] = managed_ledger_bytes(living)

@@ -1,9 +1,6 @@
 """Both engines give the same rows and the same summary of an extract, and refuse the same ones."""
 
 import json
-import subprocess
-import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,67 +8,35 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 from pulsar_sidecar.adapters.parquet.directories import demand_files, demand_sha256
-from pulsar_sidecar.analysis.documents import MANIFEST_NAME, SUMMARY_NAME
 from pulsar_sidecar.bootstrap.deduplication_files import look_for_duplicates
-from pulsar_sidecar.deduplication.verifying.duplicates.requests import DuplicatesRequest
-from pulsar_sidecar.deduplication.verifying.rows import MessageKind, MessageRow, PayloadState
+from pulsar_sidecar.features.duplicates.requests import DuplicatesRequest
+from pulsar_sidecar.features.duplicates.rows import MessageKind, MessageRow, PayloadState
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import UnseenCause, UnseenEntries
+from pulsar_sidecar.reports.documents import MANIFEST_NAME, SUMMARY_NAME
 
 from tests.fakes.message_extracts import Limitation, Topics, write_extract
-from tests.made_audits import open_to_others
-from tests.unit.deduplication.verifying.rows import Log
+from tests.spark.comparing import Comparison
+from tests.unit.duplicates.rows import Log
 
 _SECONDS = 600
 _TABLES = ("findings", "producers", "topics")
 _TOPIC = "persistent://public/default/{}"
 
 
-@dataclass
-class Comparison:
-    """Extracts that the embedded engine has looked through, for Spark to repeat all at once."""
+class Extracts(Comparison):
+    """Extracts that both engines look through."""
 
-    directory: Path
-    orders: list[dict[str, str]] = field(default_factory=list)
-    outcomes: list[Path | str] = field(default_factory=list)
-
-    def add(self, topics: Topics, unseen: Limitation | None = None, rows_of_a_group: int = 4) -> None:
-        """An extract to be looked through."""
-        self.look(write_extract(self.place() / "extract", topics, unseen, rows_of_a_group))
+    def write(self, topics: Topics, unseen: Limitation | None = None, rows_of_a_group: int = 4) -> Path:
+        return write_extract(self.place() / "extract", topics, unseen, rows_of_a_group)
 
     def look(self, extract: Path) -> None:
-        """Look through one."""
         number = len(self.orders)
         output = extract.parent / f"embedded-{number}"
-        self.orders.append({"extract": str(extract), "output": str(extract.parent / f"spark-{number}")})
-        try:
-            look_for_duplicates(DuplicatesRequest(extract, output), lambda _: None)
-        except InvalidInputError as error:
-            self.outcomes.append(str(error))
-        else:
-            self.outcomes.append(output)
-
-    def place(self) -> Path:
-        place = self.directory / str(len(self.orders))
-        place.mkdir()
-        return place
-
-    def demand_agreement(self) -> None:
-        orders, answers = self.directory / "orders", self.directory / "answers"
-        orders.write_text("".join(f"{json.dumps(order)}\n" for order in self.orders))
-        command = [sys.executable, "-m", "tests.spark.jobs", str(orders), str(answers)]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
-        assert ran.returncode == 0, ran.stderr[-3000:]
-        reasons = [json.loads(line) for line in answers.read_text().splitlines()]
-        for order, outcome, reason in zip(self.orders, self.outcomes, reasons, strict=True):
-            if isinstance(outcome, str):
-                assert reason == outcome, order
-            else:
-                assert reason is None, order
-                assert comparable(Path(order["output"])) == comparable(outcome), order
-                assert open_to_others(Path(order["output"])) == []
-                demand_whole(Path(order["output"]))
+        request = DuplicatesRequest(extract, output)
+        spark = extract.parent / f"spark-{number}"
+        self.add(lambda: look_for_duplicates(request, lambda _: None), output, extract=extract, output=spark)
 
 
 def comparable(directory: Path) -> dict[str, Any]:
@@ -91,11 +56,6 @@ def demand_whole(directory: Path) -> None:
     demand_files(directory, set(files), SUMMARY_NAME)
     for name, sha256 in files.items():
         demand_sha256(directory / name, sha256)
-
-
-@pytest.fixture
-def comparison(tmp_path: Path) -> Comparison:
-    return Comparison(tmp_path)
 
 
 def random_log(random: Random, rows: int, producers: int, ids: int) -> list[MessageRow]:
@@ -128,7 +88,8 @@ def log_of(*sequence_ids: int) -> list[MessageRow]:
     return log.rows
 
 
-def test_both_engines_agree(comparison: Comparison) -> None:
+def test_both_engines_agree(tmp_path: Path) -> None:
+    comparison = Extracts(tmp_path, _SECONDS)
     random = Random(7)
     topics = {
         **{_TOPIC.format(name): random_log(random, 60, 3, 30) for name in ("a", "b", "c")},
@@ -141,17 +102,20 @@ def test_both_engines_agree(comparison: Comparison) -> None:
         _TOPIC.format("a"): [unseen(UnseenCause.TRIMMED)],
         _TOPIC.format("offloaded"): [unseen(UnseenCause.OFFLOADED), unseen(UnseenCause.UNREADABLE, None)],
     }
-    comparison.add(topics, ranges, rows_of_a_group=17)
-    comparison.look(Path(comparison.orders[0]["extract"]))
+    skewed = comparison.write(topics, ranges, rows_of_a_group=17)
+    comparison.look(skewed)
+    comparison.look(skewed)
     rising = log_of(*range(0, 90, 3))
-    comparison.add({_TOPIC.format("clean"): rising})
-    comparison.add({})
-    comparison.add({_TOPIC.format("out-of-order"): [*rising[:9], rising[10], rising[9], *rising[11:]]})
-    damaged = write_extract(comparison.place() / "extract", {_TOPIC.format("damaged"): rising})
+    for other in ({_TOPIC.format("clean"): rising}, {}):
+        comparison.look(comparison.write(other))
+    out_of_order = [*rising[:9], rising[10], rising[9], *rising[11:]]
+    comparison.look(comparison.write({_TOPIC.format("out-of-order"): out_of_order}))
+    damaged = comparison.write({_TOPIC.format("damaged"): rising})
     part = damaged / "messages" / "part-00000.parquet"
     part.write_bytes(part.read_bytes()[:-1])
     comparison.look(damaged)
-    comparison.demand_agreement()
+    for output in comparison.agreed(comparable):
+        demand_whole(output)
     assert [isinstance(outcome, str) for outcome in comparison.outcomes] == [False, False, False, False, True, True]
 
 

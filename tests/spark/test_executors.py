@@ -7,8 +7,8 @@ import sysconfig
 from pathlib import Path
 
 import pyspark
-from pulsar_sidecar.analysis.documents import EXIT_FINDINGS
-from pulsar_sidecar.audit.requests import AuditRequest
+from pulsar_sidecar.features.audit.requests import AuditRequest
+from pulsar_sidecar.reports.documents import EXIT_FINDINGS
 
 from tests.made_audits import comparable
 from tests.spark.random_clusters import random_clusters
@@ -19,7 +19,10 @@ _SECONDS = 300
 _CLUSTERS = 5
 _QUICK_JAVA = "spark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1"
 # As `NO_WAITING`.
-_POLICY = ("--look-window-hours", "0", "--max-share", "1", "--bookkeeper-exclusive-to-cluster")
+_POLICY = (
+    *("--look-window-hours", "0", "--max-share", "1"),
+    *("--bookkeeper-exclusive-to-cluster", "--offload-exclusive-to-cluster"),
+)
 
 
 def python_without_this_project(directory: Path) -> Path:
@@ -37,9 +40,10 @@ def python_without_this_project(directory: Path) -> Path:
 def test_two_executors_with_nothing_but_the_wheel(wheel: Path, tmp_path: Path) -> None:
     cluster, expected, audit = random_clusters(_CLUSTERS), tmp_path / "embedded", tmp_path / "audit"
     dump, listing = cluster.dump(tmp_path / "dump"), cluster.listing(tmp_path / "listing")
-    embedded(AuditRequest(dump, listing, expected, None, NO_WAITING))
+    offloaded = cluster.offloaded(tmp_path / "offloaded")
+    embedded(AuditRequest(dump, listing, expected, None, NO_WAITING, offloaded=offloaded))
     python = str(python_without_this_project(tmp_path))
-    places = ("--dump", str(dump), "--listing", str(listing), "--output", str(audit))
+    places = ("--dump", str(dump), "--listing", str(listing), "--output", str(audit), "--offloaded", str(offloaded))
     environment = {
         "PATH": os.environ["PATH"],
         "SPARK_HOME": str(Path(pyspark.__file__).parent),

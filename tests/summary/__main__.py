@@ -1,4 +1,4 @@
-"""The end of ``make test``: how all its parts went, where the time was spent, and one line for the whole.
+"""The end of ``make test``: where the time went, and in the last ten lines what failed and the counts.
 
 python -m tests.summary SECONDS FILE...
 
@@ -7,12 +7,13 @@ SECONDS is how long all of it took; a file that is missing is a part that ended 
 
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tests.summary.part import Part, load_part
+from tests.summary.part import Failure, Part, load_part
 
 _SLOWEST = 10
+_NAMED_FAILURES = 5
 
 
 def main(seconds: str, *files: str) -> int:
@@ -24,21 +25,44 @@ def main(seconds: str, *files: str) -> int:
 
 
 def summary(parts: Mapping[str, Part | None], seconds: int) -> list[str]:
-    """The lines; the last one has the counts."""
+    """Return the lines; those of the verdict, at most ten, come last, and the counts in the very last."""
     ended = {name: part for name, part in parts.items() if part is not None}
-    skipped = sum((Counter(part.skipped) for part in ended.values()), Counter[str]())
     failures = [failure for part in ended.values() for failure in part.failures]
-    tries = [test for part in ended.values() for test in part.second_tries]
-    passed = sum(part.passed for part in ended.values())
     return [
         "",
         *_spent(ended),
-        *(f"skipped: {count} ({reason})" for reason, count in skipped.most_common()),
-        *(f"second try, a wait had run out: {test}" for test in tries),
         *(f"FAILED {failure.test}\n{_indented(failure.reason)}" for failure in failures),
-        *(f"NO RESULT, it did not run or ended early: {name}" for name, part in parts.items() if part is None),
-        f"{_counts(passed, len(failures), skipped.total())} in {_minutes(seconds)}",
+        "",
+        *_verdict(parts, failures),
+        f"{_counts(*_total(ended.values()))} in {_minutes(seconds)}",
     ]
+
+
+def _verdict(parts: Mapping[str, Part | None], failures: list[Failure]) -> list[str]:
+    ended = [part for part in parts.values() if part is not None]
+    skipped = sum((Counter(part.skipped) for part in ended), Counter[str]())
+    reasons = "; ".join(f"{count} {reason}" for reason, count in skipped.most_common())
+    tries = " ".join(test for part in ended for test in part.second_tries)
+    missing = " ".join(name for name, part in parts.items() if part is None)
+    more = len(failures) - _NAMED_FAILURES
+    return [
+        *([f"skipped {skipped.total()}: {reasons}"] if skipped else []),
+        *([f"second try, a wait had run out: {tries}"] if tries else []),
+        *([f"NO RESULT, it did not run or ended early: {missing}"] if missing else []),
+        *(_failed(failure, ended) for failure in failures[:_NAMED_FAILURES]),
+        *([f"FAILED {more} more, named above"] if more > 0 else []),
+    ]
+
+
+def _failed(failure: Failure, parts: list[Part]) -> str:
+    seconds = max(part.seconds.get(failure.test, 0) for part in parts)
+    return f"FAILED after {seconds:.0f} s: {failure.again}"
+
+
+def _total(parts: Iterable[Part]) -> tuple[int, int, int]:
+    counts = [(part.passed, len(part.failures), sum(part.skipped.values())) for part in parts]
+    passed, failed, skipped = (sum(column) for column in zip((0, 0, 0), *counts, strict=True))
+    return passed, failed, skipped
 
 
 def _spent(parts: Mapping[str, Part]) -> list[str]:

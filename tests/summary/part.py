@@ -1,4 +1,4 @@
-"""How one part of ``make test`` went: what a process of pytest leaves in a file for the summary of them all."""
+"""Result of one part of ``make test``: a process of pytest leaves it in a file for the common summary."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,15 +8,16 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A test that failed: its id, and in a few lines what was wrong."""
+    """A test that failed: its id, in a few lines what was wrong, and the command that runs it again."""
 
     test: str
     reason: str
+    again: str
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One process's tests.
+    """Tests of one process.
 
     Attributes:
         skipped: how many tests were skipped, by reason.
@@ -38,5 +39,5 @@ class Part:
 
 
 def load_part(path: Path) -> Part:
-    """The part in a file; OSError or ValueError if there is none."""
+    """Return the part in a file; raise OSError or ValueError if there is none."""
     return msgspec.json.decode(path.read_bytes(), type=Part)

@@ -10,6 +10,8 @@ import pytest
 from tests.summary.part import Failure, Part
 
 _REASON_CHARACTERS = 500
+REPLAY = "to replay this round"
+"""A section of a report with the command that runs its test again."""
 _began = pytest.StashKey[float]()
 
 
@@ -28,7 +30,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def part_of(stats: dict[str, list[Any]], elapsed_seconds: float) -> Part:
-    """``stats`` are pytest's reports by outcome; a test counts as failed, too, if the end of its fixture has."""
+    """Return the result; ``stats`` are pytest's reports by outcome, and an error in a fixture's end is a failure."""
     failed = [report for outcome in ("failed", "error") for report in stats.get(outcome, ())]
     failed_tests = {report.nodeid for report in failed}
     seconds: defaultdict[str, float] = defaultdict(float)
@@ -38,7 +40,7 @@ def part_of(stats: dict[str, list[Any]], elapsed_seconds: float) -> Part:
                 seconds[report.nodeid] += report.duration
     return Part(
         passed=sum(report.nodeid not in failed_tests for report in stats.get("passed", ())),
-        failures=tuple(Failure(report.nodeid, reason_of(report)) for report in failed),
+        failures=tuple(Failure(report.nodeid, reason_of(report), again(report)) for report in failed),
         skipped=dict(Counter(_skip_reason(report) for report in stats.get("skipped", ()))),
         second_tries=tuple(report.nodeid for report in stats.get("rerun", ())),
         seconds=dict(seconds),
@@ -47,9 +49,13 @@ def part_of(stats: dict[str, list[Any]], elapsed_seconds: float) -> Part:
 
 
 def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """What was expected and what came, as in the failed test's error."""
+    """Return the failed test's error, with what was expected and what came."""
     crash = getattr(report.longrepr, "reprcrash", None)
     return str(crash.message if crash else report.longrepr).strip()[:_REASON_CHARACTERS]
+
+
+def again(report: pytest.TestReport | pytest.CollectReport) -> str:
+    return dict(report.sections).get(REPLAY, f".venv/bin/python -m pytest '{report.nodeid}'")
 
 
 def _skip_reason(report: pytest.TestReport) -> str:

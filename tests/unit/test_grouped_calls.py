@@ -46,14 +46,14 @@ def behind_one(carrier: Carrier, items: Sequence[int], *, most: int = 100) -> li
     return futures
 
 
-def test_one_alone_goes_at_once() -> None:
+def test_single_call_is_sent_immediately() -> None:
     carrier = Carrier(doubled)
     calls = GroupedCalls[int, int](carrier, lambda item: 1, 100)
     assert [calls(3), calls(4)] == [6, 8]
     assert carrier.groups == [[3], [4]]
 
 
-def test_those_that_wait_go_together_and_each_has_its_own_answer() -> None:
+def test_waiting_calls_are_grouped_and_answered_individually() -> None:
     carrier = Carrier(doubled)
     futures = behind_one(carrier, range(1, 9))
     assert [future.result() for future in futures] == doubled(range(9))
@@ -66,13 +66,13 @@ def test_a_group_has_a_bound() -> None:
     assert [len(group) for group in carrier.groups] == [1, 3, 3, 2]
 
 
-def test_one_that_is_larger_than_the_bound_goes_alone() -> None:
+def test_call_larger_than_the_bound_is_sent_alone() -> None:
     carrier = Carrier(doubled)
     assert GroupedCalls[int, int](carrier, lambda item: 1000, 3)(7) == 14
 
 
 @pytest.mark.parametrize("error", [TemporaryError("not now"), NotFoundError("not there"), ValueError("a defect")])
-def test_what_one_is_refused_no_other_notices(error: Exception) -> None:
+def test_refusal_of_one_call_does_not_affect_others(error: Exception) -> None:
     def answer(items: Sequence[int]) -> list[int]:
         if 3 in items:
             raise error

@@ -52,7 +52,7 @@ def test_when_its_session_ends_another_takes_over(pair: Pair) -> None:
     assert pair.leader == TWO
 
 
-def test_one_that_resigns_lets_another_lead_at_once(pair: Pair) -> None:
+def test_resigning_leader_is_replaced_immediately(pair: Pair) -> None:
     assert pair.one.take()
     pair.two.resign()
     assert pair.leader == ONE
@@ -62,7 +62,7 @@ def test_one_that_resigns_lets_another_lead_at_once(pair: Pair) -> None:
     assert pair.leader == TWO
 
 
-def test_of_two_that_begin_at_once_one_leads(pair: Pair) -> None:
+def test_concurrent_candidates_elect_one_leader(pair: Pair) -> None:
     pair.store.before("create", pair.two.take)
     assert not pair.one.take()
     assert pair.leader == TWO
@@ -76,7 +76,7 @@ def test_an_earlier_life_under_the_same_name_is_another_leader(pair: Pair) -> No
     assert pair.leader == ONE
 
 
-def test_a_leader_that_cannot_be_read_is_none_of_us(pair: Pair) -> None:
+def test_unreadable_leader_node_is_left_alone(pair: Pair) -> None:
     pair.store.put(LEADER, b"?")
     assert not pair.one.take()
     pair.one.resign()

@@ -10,7 +10,7 @@ LINES = 6
 GENERATED = "_pb2.py"
 
 
-def test_no_six_lines_stand_in_two_places() -> None:
+def test_no_block_of_six_lines_is_repeated() -> None:
     places = defaultdict(list)
     for folder in ("service/pulsar_sidecar", "pyspark_jobs"):
         for path in sorted((PROJECT / folder).rglob("*.py")):

@@ -1,4 +1,4 @@
-# Only what pulsar_sidecar.adapters.metadata and its tests call, read from kazoo 2.11.
+# Only what pulsar_sidecar.adapters.zookeeper and its tests call, read from kazoo 2.11.
 import logging
 import socket
 import threading

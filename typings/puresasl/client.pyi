@@ -1,4 +1,4 @@
-# Only what pulsar_sidecar.adapters.metadata calls, read from pure-sasl 0.6.2.
+# Only what pulsar_sidecar.adapters.zookeeper calls, read from pure-sasl 0.6.2.
 class SASLClient:
     complete: bool
     def __init__(

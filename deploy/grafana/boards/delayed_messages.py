@@ -125,7 +125,7 @@ _INDEXES: Final[Sequence[Panel]] = [
     ),
     lines(
         "Bytes of buckets",
-        "That a load reads.",
+        "That a topic load reads.",
         {"{{topic}} {{subscription}}": per_subscription(f"{_INDEX}_bucket_snapshot_size_bytes")},
         empty=_NO_INDEX,
         unit="bytes",

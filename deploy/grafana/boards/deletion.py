@@ -251,7 +251,7 @@ _WATCH: Final[Sequence[Panel]] = [
     ),
     lines(
         "Vanished references and the brake",
-        "References that vanished within 10 minutes while their ledgers stayed. Above the limit the brake holds.",
+        "References that vanished within 10 minutes while their ledgers stayed. Above the limit the brake engages.",
         {
             "vanished": largest(f"{DELETION}_watch_vanished_references"),
             "limit": largest(f"{DELETION}_watch_brake_limit"),

@@ -63,7 +63,7 @@ def overview() -> Dashboard:
                     more="pulsar-sidecar-deletion",
                 ),
                 figure(
-                    "The watch has braked",
+                    "Watch brake engaged",
                     "So many references vanished at once that the sidecar appends nothing until an operator resumes.",
                     {"{{cluster}}": largest(f"{DELETION}_watch_braked")},
                     empty=NO_WATCH,

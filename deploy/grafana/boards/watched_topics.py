@@ -82,7 +82,7 @@ _SNAPSHOTS: Final[Sequence[Panel]] = [
     ),
     lines(
         "Entries after the snapshot",
-        "Which a load of the topic replays.",
+        "Which a topic load replays.",
         {"{{topic}}": per_topic(f"{_DEDUPLICATION}_snapshot_lag_entries")},
         empty=_NO_DEDUPLICATION,
     ),
@@ -119,7 +119,7 @@ _SNAPSHOTS: Final[Sequence[Panel]] = [
     ),
     states(
         "State could be read",
-        "Whether the last look could read everything.",
+        "Whether the last check could read everything.",
         {"{{topic}}": per_topic(f"{_DEDUPLICATION}_unreadable")},
         empty=_NO_DEDUPLICATION,
         names={0: ("yes", GREEN), 1: ("no", RED)},

@@ -1,1 +1,1 @@
-"""The outside world: Pulsar, BookKeeper, metadata stores and object stores."""
+"""Clients of the outside world: Pulsar, BookKeeper, metadata stores and object stores."""

@@ -1,1 +1,1 @@
-"""The composition: the only package that names concrete adapters and joins them to the rooms."""
+"""The composition root: the only package that connects concrete adapters to the features."""

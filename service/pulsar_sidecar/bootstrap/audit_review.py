@@ -1,9 +1,9 @@
-"""The composition root of what follows an audit: looking at it, explaining it, applying it, tidying up.
+"""The composition root of the work after an audit: show, explain, apply and prune.
 
-Like `bootstrap.app` it names concrete adapters and closes what it opened. Nothing here starts a service.
+Like `bootstrap.app` it names concrete adapters and closes what it opens. Nothing here starts a service.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,28 +14,31 @@ from urllib.error import HTTPError
 
 from prometheus_client import push_to_gateway
 
-from pulsar_sidecar.adapters.metadata.zookeeper import StoreTime, ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.metadata_access import StoreTime
+from pulsar_sidecar.adapters.metadata_stores import open_store
 from pulsar_sidecar.adapters.parquet.directories import archived_below, open_audit, open_tables, read_summary, remove
 from pulsar_sidecar.adapters.parquet.inputs import AuditTables, node_batches, read_table
-from pulsar_sidecar.adapters.pulsar.client.clients import opened_client
-from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import PendingDeletionSender, open_plan_publisher
-from pulsar_sidecar.analysis.pages import REPORT_NAME
-from pulsar_sidecar.audit import applying
-from pulsar_sidecar.audit.engine.decoding import referring_paths
-from pulsar_sidecar.audit.plan_progress import StoredProgress, begin
-from pulsar_sidecar.audit.pruning import reasons_to_keep
-from pulsar_sidecar.audit.requests import (
+from pulsar_sidecar.adapters.pulsar_client.clients import opened_client
+from pulsar_sidecar.adapters.pulsar_topics.pending_deletions import PendingDeletionSender, open_plan_publisher
+from pulsar_sidecar.bootstrap.store_access import command_session
+from pulsar_sidecar.features.audit import applying
+from pulsar_sidecar.features.audit.engine.decoding import referring_paths
+from pulsar_sidecar.features.audit.plan_progress import StoredProgress, begin
+from pulsar_sidecar.features.audit.pruning import reasons_to_keep
+from pulsar_sidecar.features.audit.requests import (
     HOUR_MS,
     AppliedPlan,
     ApplyRequest,
     AuditView,
+    FindingsTable,
     PruneResult,
+    RowsRequest,
     pushgateway_group,
 )
-from pulsar_sidecar.audit.results.guards import exit_code
-from pulsar_sidecar.audit.results.plans import PLAN_COLUMNS
-from pulsar_sidecar.audit.results.report import metrics_registry, report_html, report_rows_of
-from pulsar_sidecar.audit.results.show import (
+from pulsar_sidecar.features.audit.results.answers import RowGroup
+from pulsar_sidecar.features.audit.results.guards import exit_code
+from pulsar_sidecar.features.audit.results.report import metrics_registry, report_html, report_rows_of
+from pulsar_sidecar.features.audit.results.show import (
     TABLES,
     chosen_rows,
     counted_rows,
@@ -44,20 +47,19 @@ from pulsar_sidecar.audit.results.show import (
     overview,
     rows_text,
 )
-from pulsar_sidecar.audit.results.summaries import AuditSummary, PlanSummary
-from pulsar_sidecar.audit.results.tables import Subtree, Table
-from pulsar_sidecar.audit.results.verdicts import conclude
-from pulsar_sidecar.audit.service import FindingsTable, RowsRequest
-from pulsar_sidecar.audit.sources.manifests import InputKind
-from pulsar_sidecar.bootstrap.store_access import command_session
+from pulsar_sidecar.features.audit.results.summaries import AuditSummary, PlanSummary
+from pulsar_sidecar.features.audit.results.tables import Subtree, Table
+from pulsar_sidecar.features.audit.results.verdicts import conclude
+from pulsar_sidecar.features.audit.sources.manifests import InputKind
+from pulsar_sidecar.features.ledger_deletion.control import INSTANCES
 from pulsar_sidecar.identity.credentials import identity_of
-from pulsar_sidecar.ledger_deletion.control import INSTANCES
-from pulsar_sidecar.ledger_ownership.paths import read_instance_id
 from pulsar_sidecar.model.clocks import Clock, Pace, StopSignal, SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.metadata_stores import WHERE_TO_FIND_IT
 from pulsar_sidecar.model.progress import ReportCount
+from pulsar_sidecar.ownership.paths import read_instance_id
+from pulsar_sidecar.reports.pages import REPORT_NAME
 
 _DAY_MS = 24 * HOUR_MS
 _ALL_AT_ONCE = 4096
@@ -70,12 +72,12 @@ _NODE_SUBTREES = (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS)
 
 
 def show_audit(audit: Path, tables: Sequence[FindingsTable] = (), wanted: RowsRequest = _FIRST_ROWS) -> AuditView:
-    """An audit at a glance, or rows of some of its tables."""
+    """Return an audit at a glance, or rows of some of its tables."""
     summary = open_audit(audit)
     of_audit = AuditTables(audit, summary)
     conclusion = conclude(summary, str(audit))
     texts = [] if tables else [overview(summary, str(audit))]
-    document = {
+    document: dict[str, object] = {
         "verdict": conclusion.verdict.value,
         "sentence": conclusion.sentence,
         "nextStep": conclusion.next_step,
@@ -90,17 +92,31 @@ def show_audit(audit: Path, tables: Sequence[FindingsTable] = (), wanted: RowsRe
         else:
             groups = counted_rows(table, wanted)
             texts.append(groups_text(name, wanted.group_by, groups))
-            document[name] = {"groups": [group.document() for group in groups]}
+            document[name] = {"groups": [_group(each) for each in groups]}
     return AuditView("\n\n".join(texts), document, exit_code(summary))
 
 
+def _group(group: RowGroup) -> dict[str, object]:
+    return {
+        "value": group.value,
+        "ledgers": group.ledgers,
+        "bytes": group.bytes,
+        "unknownSizeLedgers": group.unknown_size_ledgers,
+    }
+
+
 def explain_ledger(audit: Path, ledger_id: int, dump: Path | None = None) -> str:
-    """Everything that an audit knows of one ledger, and what references it in a dump."""
+    """Return an audit's findings on one ledger, and the references to it in a dump."""
     summary = open_audit(audit)
     tables = AuditTables(audit, summary)
-    orphans, unattributed, missing = (
+    orphans, unattributed, missing, offloaded = (
         tables.shown(table, {"ledger_id": ledger_id}).to_pylist()
-        for table in (Table.ORPHAN_LEDGERS, Table.UNATTRIBUTED_LEDGERS, Table.MISSING_LEDGERS)
+        for table in (
+            Table.ORPHAN_LEDGERS,
+            Table.UNATTRIBUTED_LEDGERS,
+            Table.MISSING_LEDGERS,
+            Table.OFFLOADED_LEDGERS,
+        )
     )
     return explain(
         summary,
@@ -108,15 +124,16 @@ def explain_ledger(audit: Path, ledger_id: int, dump: Path | None = None) -> str
         orphan=orphans[0] if orphans else None,
         unattributed=unattributed[0] if unattributed else None,
         missing=missing,
+        offloaded=offloaded,
         references=None if dump is None else _references(dump, ledger_id),
     )
 
 
 def report_audit(audit: Path, output: Path | None = None) -> Path:
-    """Write the report of an audit anew, into the audit itself if no ``output`` is named.
+    """Write an audit's report again, to ``output`` or into the audit itself.
 
     Raises:
-        TemporaryError: it cannot be written.
+        TemporaryError: the report cannot be written.
     """
     summary = open_audit(audit)
     tables = AuditTables(audit, summary)
@@ -130,11 +147,11 @@ def report_audit(audit: Path, output: Path | None = None) -> Path:
 
 
 def push_audit(audit: Path, url: str) -> None:
-    """Replace what a group of a Pushgateway holds with the metrics of an audit.
+    """Replace the metrics of a Pushgateway's group with those of an audit.
 
     Raises:
         InvalidInputError: no audit, or the URL does not name a group.
-        TemporaryError: the Pushgateway did not take them.
+        TemporaryError: the Pushgateway did not accept them.
     """
     gateway, job, labels = pushgateway_group(url)
     registry = metrics_registry(read_summary(audit))
@@ -142,12 +159,12 @@ def push_audit(audit: Path, url: str) -> None:
         push_to_gateway(gateway, job, registry, labels, timeout=_PUSH_SECONDS)
     except (OSError, HTTPException, ValueError) as error:
         if isinstance(error, HTTPError):
-            error.close()  # a refusal is the gateway's answer too, with its connection
+            error.close()  # a refusal is an answer too, with its connection
         raise TemporaryError(f"the metrics were not pushed to {url} ({error}); repeat the command") from error
 
 
 def prune_archive(directory: Path, keep: int = 5, older_than_days: float = 30.0, execute: bool = False) -> PruneResult:
-    """Remove old audits, dumps and listings, or report which ones would be.
+    """Remove old audits, dumps and listings, or only report them.
 
     Raises:
         InvalidInputError: ``keep`` is less than 1, or ``older_than_days`` is negative.
@@ -165,7 +182,7 @@ def prune_archive(directory: Path, keep: int = 5, older_than_days: float = 30.0,
 
 
 def apply_audit(request: ApplyRequest, report: ReportCount) -> AppliedPlan:
-    """Send the deletable ledgers to the deletion service, or only verify the plan.
+    """Send a plan's deletable ledgers to the deletion service, or only verify the plan.
 
     Raises:
         InvalidInputError: no audit, a damaged one, or the plan is not the approved one; nothing was sent.
@@ -173,8 +190,8 @@ def apply_audit(request: ApplyRequest, report: ReportCount) -> AppliedPlan:
         TemporaryError: not everything was sent; the same call resumes.
     """
     summary = open_audit(request.audit)
-    tables = AuditTables(request.audit, summary)
-    plan = applying.verified_plan(summary, lambda: tables.deletable(PLAN_COLUMNS))
+    batches = AuditTables(request.audit, summary).deletable
+    plan = applying.verified_plan(summary, batches)
     planned = AppliedPlan(
         audit_id=summary.audit_id,
         plan_sha256=plan.sha256,
@@ -186,17 +203,6 @@ def apply_audit(request: ApplyRequest, report: ReportCount) -> AppliedPlan:
     if not request.execute:
         return planned
     applying.demand_approval(plan, request.plan_sha256)
-    return _sent(request, summary, plan, planned, lambda: tables.deletable(PLAN_COLUMNS), report)
-
-
-def _sent(
-    request: ApplyRequest,
-    summary: AuditSummary,
-    plan: PlanSummary,
-    planned: AppliedPlan,
-    batches: applying.Batches,
-    report: ReportCount,
-) -> AppliedPlan:
     if request.broker_service_url is None:
         raise InvalidInputError("--execute needs --broker-service-url pulsar://HOST:PORT, or client.conf's")
     if request.metadata_store_url is None:
@@ -204,13 +210,13 @@ def _sent(
     clock = SystemClock()
     options = command_session(request.metadata_store_auth)
     credentials, tls = identity_of(request.client)
-    with ZooKeeperMetadataStore(request.metadata_store_url, clock, options) as store:
+    with open_store(request.metadata_store_url, clock, options) as store:
         begun = begin_application(summary, plan, store, clock, request.max_age_hours)
         executed = replace(planned, executed=True, warnings=() if store.children(INSTANCES) else (_NO_SIDECAR,))
         if begun.held.progress.finished:
             return replace(executed, sent_earlier=plan.rows)
-        brokers = opened_client(request.broker_service_url, credentials, tls)
-        sent = send_application(begun, batches, store, brokers, clock, Pace(clock, request.rate), report)
+        brokers = partial(opened_client, request.broker_service_url, credentials, tls)
+        sent = send_application(store, brokers, clock, begun, batches, Pace(clock, request.rate), report)
     return replace(executed, sent=sent.now, sent_earlier=sent.earlier)
 
 
@@ -226,7 +232,7 @@ class BegunApplication:
 def begin_application(
     summary: AuditSummary, plan: PlanSummary, store: MetadataStore, clock: Clock, max_age_hours: float
 ) -> BegunApplication:
-    """Note that an approved plan is applied; raises what `applying.demand_target` and `plan_progress.begin` do."""
+    """Record the start of an approved plan; raise the errors of `applying.demand_target` and `plan_progress.begin`."""
     instance_id = read_instance_id(store, summary.ledgers_root)
     applying.demand_target(summary, instance_id, store.now_ms(), int(max_age_hours * HOUR_MS))
     held = begin(store, plan.sha256, summary.audit_id, plan.rows, clock.now_ms())
@@ -234,30 +240,37 @@ def begin_application(
 
 
 def send_application(
+    store: MetadataStore,
+    open_brokers: Callable[[], AbstractContextManager[Any]],
+    clock: Clock,
     begun: BegunApplication,
     batches: applying.Batches,
-    store: ZooKeeperMetadataStore,
-    opened_brokers: AbstractContextManager[Any],
-    clock: Clock,
     pace: Pace,
     report: ReportCount,
     stop: StopSignal | None = None,
 ) -> applying.SentRows:
-    """Send what is left with the client that ``opened_brokers`` opens; raises what `applying.send_plan` does.
+    """Send the rest of a plan; raise the errors of `applying.send_plan`.
 
-    ``stop`` ends a wait for the rate; ``report`` may raise to end the rest.
+    ``stop`` interrupts waits for the rate; ``report`` may raise to end the rest.
     """
     plan, held = begun.plan, begun.held
     brokers_clock, since_ms = StoreTime(store, clock), held.since_ms()
     with (
-        opened_brokers as client,
+        open_brokers() as client,
         closing(
             open_plan_publisher(client, plan.sha256, brokers_clock, since_ms, first_use=held.first_use)
         ) as publisher,
     ):
-        sender = PendingDeletionSender(publisher, clock, begun.summary.instance_id, f"audit {begun.summary.audit_id}")
-        at_once = pace.at_once(_ALL_AT_ONCE)
-        keep_pace = partial(pace.after, stop=stop)
+        summary = begun.summary
+        sender = PendingDeletionSender(
+            publisher,
+            clock,
+            summary.instance_id,
+            f"audit {summary.audit_id}",
+            times_known=summary.inputs["dump"].keeps_times,
+        )
+        at_once = pace.batch_size(_ALL_AT_ONCE)
+        keep_pace = partial(pace.wait_after, stop=stop)
         return applying.send_plan(plan, held, batches, store, sender, clock, keep_pace, at_once, report)
 
 

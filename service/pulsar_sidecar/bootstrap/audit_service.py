@@ -1,52 +1,46 @@
-"""The audits of a directory for the doors of the service, by the functions of the commands; needs Arrow.
+"""Audits of a directory for the server, with the functions of the commands; needs Arrow.
 
-Invariant: what is shown of a table, and all that is sent, was compared with its audit's summary first.
+Invariant: the service compares a table with its audit's summary before it shows or sends any of it.
 """
 
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.parquet.audit_archive import ArchivedAudit, AuditArchive
 from pulsar_sidecar.adapters.parquet.directories import open_audit
 from pulsar_sidecar.adapters.parquet.inputs import AuditTables
-from pulsar_sidecar.analysis.formatting import format_count
-from pulsar_sidecar.audit import applying
-from pulsar_sidecar.audit.plan_progress import progress_of
-from pulsar_sidecar.audit.results.plans import PLAN_COLUMNS
-from pulsar_sidecar.audit.results.show import TABLES, chosen_rows, counted_rows
-from pulsar_sidecar.audit.results.verdicts import conclude, orphans_of
-from pulsar_sidecar.audit.service import (
+from pulsar_sidecar.bootstrap.audit_review import BegunApplication, begin_application, explain_ledger
+from pulsar_sidecar.features.audit import applying
+from pulsar_sidecar.features.audit.plan_progress import progress_of
+from pulsar_sidecar.features.audit.requests import FindingsTable, RowsRequest
+from pulsar_sidecar.features.audit.results.answers import (
     ApplicationState,
-    FindingsTable,
-    FoundRows,
-    Group,
+    Audit,
+    AuditDetails,
+    Audits,
+    DeletionPlan,
+    LedgerCount,
     LedgerInAudit,
+    PastAudit,
     PlanApplication,
-    RowsRequest,
-    StoredAudit,
-    StoredAudits,
+    RowGroup,
+    TableRows,
 )
-from pulsar_sidecar.bootstrap.audit_review import (
-    BegunApplication,
-    begin_application,
-    explain_ledger,
-    send_application,
-)
+from pulsar_sidecar.features.audit.results.show import TABLES, chosen_rows, counted_rows
+from pulsar_sidecar.features.audit.results.verdicts import conclude, orphans_of
 from pulsar_sidecar.model.clocks import Clock, Pace, StopSignal
 from pulsar_sidecar.model.errors import ConflictError, DisabledError, SidecarError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.progress import ReportCount
+from pulsar_sidecar.reports.formatting import format_count
 
 Send = Callable[[BegunApplication, applying.Batches, Pace, ReportCount, StopSignal], applying.SentRows]
-"""Sends what is left of a plan; `bootstrap.audit_review.send_application` with the cluster."""
+"""Sends the rest of a plan: `bootstrap.audit_review.send_application` with the cluster."""
 log = structlog.get_logger(__name__)
 
 
@@ -54,22 +48,27 @@ class AuditReviews:
     """`audit.service.AuditReview` over the audits below a directory."""
 
     def __init__(self, directory: Path, sending: "PlanSending", *, deletes: bool) -> None:
-        """``deletes``: whether this sidecar takes plans; it does if it deletes ledgers."""
+        """Initialise; ``deletes`` is True if this sidecar deletes ledgers, and so accepts plans."""
         self._archive = AuditArchive(directory)
         self._sending, self._deletes = sending, deletes
 
-    def audits(self, offset: int, limit: int) -> StoredAudits:
+    def audits(self, offset: int, limit: int) -> Audits:
         found, unreadable = self._archive.audits()
-        return StoredAudits([_stored(each) for each in found[offset : offset + limit]], len(found), unreadable)
+        page = tuple(Audit(**_overview(each)) for each in found[offset : offset + limit])
+        return Audits(len(found), page, tuple(unreadable))
 
-    def audit(self, audit_id: str) -> StoredAudit:
-        return _stored(self._archive.audit(audit_id))
+    def audit(self, audit_id: str) -> AuditDetails:
+        found = self._archive.audit(audit_id)
+        history = tuple(PastAudit.of(entry) for entry in found.summary.history)
+        document = found.summary.document()
+        del document["files"]
+        return AuditDetails(**_overview(found), history=history, summary=document)
 
-    def rows(self, audit_id: str, table: FindingsTable, wanted: RowsRequest) -> FoundRows:
+    def rows(self, audit_id: str, table: FindingsTable, wanted: RowsRequest) -> TableRows:
         tables, _ = self._opened(audit_id)
         return chosen_rows(table, tables.shown(TABLES[table]), wanted)
 
-    def groups(self, audit_id: str, table: FindingsTable, wanted: RowsRequest) -> Sequence[Group]:
+    def groups(self, audit_id: str, table: FindingsTable, wanted: RowsRequest) -> Sequence[RowGroup]:
         tables, _ = self._opened(audit_id)
         return counted_rows(tables.shown(TABLES[table]), wanted)
 
@@ -91,7 +90,7 @@ class AuditReviews:
         if not self._deletes:
             raise DisabledError("plans are not sent while topicTwoPhaseDeletionEnabled=false; set it to true")
         tables, audit = self._opened(audit_id)
-        batches = partial(tables.deletable, PLAN_COLUMNS)
+        batches = tables.deletable
         plan = applying.verified_plan(audit.summary, batches)
         applying.demand_approval(plan, plan_sha256)
         self._sending.begin(audit, batches, rate, max_age_hours)
@@ -104,7 +103,7 @@ class AuditReviews:
 
 
 class PlanSending:
-    """Sends approved plans, one after the other; whatever is left when the sidecar ends waits for another approval."""
+    """Sender of approved plans, one after the other; the rest of a plan at shutdown waits for another approval."""
 
     def __init__(self, store: MetadataStore, clock: Clock, threads: Executor, send: Send) -> None:
         self._store, self._clock, self._threads, self._sent = store, clock, threads, send
@@ -113,7 +112,7 @@ class PlanSending:
         self._failures: dict[str, str] = {}
 
     def begin(self, audit: ArchivedAudit, batches: applying.Batches, rate: float | None, max_age_hours: float) -> None:
-        """Send it from now on, unless this sidecar does already; raises what `begin_application` does."""
+        """Start sending a plan unless this sidecar does already; raise the errors of `begin_application`."""
         assert audit.summary.plan is not None
         begun = begin_application(audit.summary, audit.summary.plan, self._store, self._clock, max_age_hours)
         if begun.held.progress.finished:
@@ -126,7 +125,7 @@ class PlanSending:
         self._threads.submit(self._send, begun, batches, Pace(self._clock, rate))
 
     def application(self, audit: ArchivedAudit) -> PlanApplication:
-        """How far it is; `TemporaryError` if that cannot be read."""
+        """Return the progress of a plan; raise `TemporaryError` if it cannot be read."""
         plan = audit.summary.plan
         if plan is None:
             return PlanApplication(ApplicationState.NO_PLAN)
@@ -142,56 +141,53 @@ class PlanSending:
         return PlanApplication(state, plan.sha256, plan.rows, sent, stored.changed_ms, failure)
 
     def close(self) -> None:
-        """Stop after the rows that are on their way."""
+        """Stop after the rows in flight."""
         self._stop.set()
 
     def _send(self, begun: BegunApplication, batches: applying.Batches, pace: Pace) -> None:
         plan = begun.plan.sha256
         try:
-            sent = self._sent(begun, batches, pace, self._go_on, self._stop)
-            log.info("a plan was sent", plan=plan, sent=sent.now, sent_earlier=sent.earlier)
+            sent = self._sent(begun, batches, pace, self._stop_after_row, self._stop)
+            log.info("plan sent", plan=plan, sent=sent.now, sent_earlier=sent.earlier)
         except SidecarError as error:
             self._note(plan, str(error))
-        except Exception:  # a defect must not leave the plan as being sent for good
+        except Exception:  # a defect must not leave the plan in the state "sending" forever
             self._note(plan, "a defect; the sidecar's log has the details")
-            log.exception("a plan was not sent", plan=plan)
+            log.exception("sending a plan failed", plan=plan)
         finally:
             with self._lock:
                 self._sending.discard(plan)
 
-    def _go_on(self, done: int, total: int) -> None:
+    def _stop_after_row(self, done: int, total: int) -> None:
         if self._stop.is_set() and done < total:
             raise TemporaryError(
                 f"the sidecar ended after {done} of {format_count(total, 'row')}; approve the plan again to resume"
             )
 
     def _note(self, plan: str, failure: str) -> None:
-        log.warning("a plan was not sent to its end", plan=plan, error=failure)
+        log.warning("plan not fully sent", plan=plan, error=failure)
         with self._lock:
             self._failures[plan] = failure
 
 
-def sending_to(
-    store: ZooKeeperMetadataStore, open_brokers: Callable[[], AbstractContextManager[Any]], clock: Clock
-) -> Send:
-    """How plans are sent to a cluster."""
-
-    def send(
-        begun: BegunApplication, batches: applying.Batches, pace: Pace, report: ReportCount, stop: StopSignal
-    ) -> applying.SentRows:
-        return send_application(begun, batches, store, open_brokers(), clock, pace, report, stop)
-
-    return send
-
-
-def _stored(audit: ArchivedAudit) -> StoredAudit:
-    place = str(audit.path)
-    conclusion = conclude(audit.summary, place)
-    return StoredAudit(
-        place,
-        audit.summary,
-        conclusion.verdict.value,
-        conclusion.sentence,
-        conclusion.next_step,
-        orphans_of(audit.summary),
-    )
+def _overview(audit: ArchivedAudit) -> dict[str, Any]:
+    """Return the fields of an `Audit`."""
+    summary, plan = audit.summary, audit.summary.plan
+    conclusion = conclude(summary, str(audit.path))
+    return {
+        "audit_id": summary.audit_id,
+        "directory": str(audit.path),
+        "cluster": summary.cluster_name or summary.instance_id,
+        "as_of_ms": summary.store_time_ms,
+        "engine": summary.engine,
+        "verdict": conclusion.verdict,
+        "sentence": conclusion.sentence,
+        "next_step": conclusion.next_step,
+        "existing": LedgerCount.of(summary.existing),
+        "referenced": LedgerCount.of(summary.referenced),
+        "orphans": LedgerCount.of(orphans_of(summary)),
+        "missing": summary.missing,
+        "unattributed": LedgerCount.of(summary.unattributed),
+        "dangers": len(summary.dangers),
+        "plan": None if plan is None else DeletionPlan(plan.rows, plan.bytes, plan.unknown_size_ledgers, plan.sha256),
+    }

@@ -1,15 +1,15 @@
-"""Hands buckets of delayed indexes to the deletion service: the two rooms do not know each other."""
+"""Hand-over of delayed indexes' buckets to the deletion service, because features do not import each other."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from pulsar_sidecar.delayed_delivery.index.ports import UnusableBucket
-from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, signed, signing_key
-from pulsar_sidecar.ledger_deletion.service import SentLedger
-from pulsar_sidecar.ledger_deletion.steps import Steps
-from pulsar_sidecar.ledger_ownership.paths import read_instance_id
+from pulsar_sidecar.features.delayed_index.ports import UnusableBucket
+from pulsar_sidecar.features.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, signed, signing_key
+from pulsar_sidecar.features.ledger_deletion.results import SentLedger
+from pulsar_sidecar.features.ledger_deletion.steps import Steps
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.ownership.paths import read_instance_id
 
 _REQUESTED_BY = "delayed-index repair"
 
@@ -22,17 +22,17 @@ class DeletionService(Protocol):
 
 
 class BucketDeletions:
-    """The index's `PendingBucketDeletions` over ``sendPendingDeleteLedger``.
+    """The delayed index's `PendingBucketDeletions`, by ``sendPendingDeleteLedger``.
 
-    A bucket that a cursor names gets a signed record: this cluster's own list named it, so it is this cluster's. Until
-    the cursor's node has another version than the record names, the deletion service waits. The record of an orphan is
-    not signed: that nothing references it is all the evidence there is.
+    A bucket that a cursor names gets a signed record: this cluster's own list names it, so it belongs to this cluster.
+    The deletion service waits until the cursor's node has another version than the record. An orphan's record is not
+    signed: the missing reference is the only evidence.
     """
 
     def __init__(
         self, service: Callable[[], DeletionService], store: MetadataStore, ledgers_root: str, steps: Steps
     ) -> None:
-        """``service`` is asked for at each call: its room may be opened later."""
+        """Initialise; each call gets the service anew from ``service``, because its feature may open later."""
         self._service = service
         self._store = store
         self._root = ledgers_root
@@ -41,7 +41,7 @@ class BucketDeletions:
     def demand_ready(self) -> None:
         self._service().require_ready()
 
-    def hand_over(self, buckets: Sequence[UnusableBucket]) -> Sequence[str | None]:
+    def enqueue_for_deletion(self, buckets: Sequence[UnusableBucket]) -> Sequence[str | None]:
         instance_id = read_instance_id(self._store, self._root)
         records = [_record(bucket, instance_id) for bucket in buckets]
         if any(bucket.version is not None for bucket in buckets):
@@ -65,7 +65,8 @@ def _record(bucket: UnusableBucket, instance_id: str) -> PendingDeleteLedgerInfo
             marked_version=bucket.version,
             unreferenced=bucket.version is None,
             instance_id=instance_id,
-            created_ms=bucket.created_ms,
+            created_ms=bucket.birth.created_ms,
+            created_order=bucket.birth.created_order,
             length_bytes=bucket.length_bytes,
             requested_by=_REQUESTED_BY,
         ),

@@ -1,16 +1,16 @@
-"""Who may call the service: the settings as what verifies credentials."""
+"""Authentication and authorisation of callers, made from the settings."""
 
 import ssl
 
 from pulsar_sidecar.adapters.open_id_issuers import KeyCaching, OpenIdIssuers
-from pulsar_sidecar.api.authentication import Authentication
-from pulsar_sidecar.api.authentication_open_id import OpenIdRules, OpenIdVerifier
-from pulsar_sidecar.api.authentication_tokens import TokenVerifier, public_key, secret_key
-from pulsar_sidecar.api.listener_tls import ListenerTls
-from pulsar_sidecar.api.rights import Rights, Roles
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.file_urls import content_of
 from pulsar_sidecar.model.permissions import TenantPolicies
+from pulsar_sidecar.server.authentication import Authentication
+from pulsar_sidecar.server.authentication_open_id import OpenIdRules, OpenIdVerifier
+from pulsar_sidecar.server.authentication_tokens import TokenVerifier, public_key, secret_key
+from pulsar_sidecar.server.listener_tls import ListenerTls
+from pulsar_sidecar.server.rights import Rights, Roles
 from pulsar_sidecar.settings.fields import Settings
 from pulsar_sidecar.web.open_id import SignInIssuer
 
@@ -18,7 +18,7 @@ _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_
 
 
 def authentication_of(settings: Settings, clock: Clock) -> Authentication | None:
-    """Who may call, None for every client; `InvalidInputError` if a key cannot be read."""
+    """Return the authentication, None if every client may call; raise `InvalidInputError` if a key cannot be read."""
     if not settings.authentication_enabled:
         return None
     return Authentication(
@@ -29,7 +29,7 @@ def authentication_of(settings: Settings, clock: Clock) -> Authentication | None
 
 
 def listener_tls_of(settings: Settings) -> ListenerTls | None:
-    """How the service speaks HTTPS, None for HTTP."""
+    """Return the listener's TLS settings, None for HTTP."""
     file, key_file = settings.listen_tls_certificate_file_path, settings.listen_tls_key_file_path
     if file is None or key_file is None:
         return None
@@ -78,7 +78,7 @@ def _open_id_of(settings: Settings, clock: Clock) -> OpenIdVerifier | None:
 
 
 def sign_in_issuer_of(settings: Settings) -> SignInIssuer | None:
-    """Where people sign in to the dashboard, None for a token only; `InvalidInputError` if a file cannot be read."""
+    """Return the dashboard's issuer, None for tokens only; raise `InvalidInputError` if a file cannot be read."""
     if settings.openid_client_id is None or not settings.authentication_enabled:
         return None
     secret = settings.openid_client_secret
@@ -94,6 +94,6 @@ def sign_in_issuer_of(settings: Settings) -> SignInIssuer | None:
 
 
 def rights_of(settings: Settings, policies: TenantPolicies) -> Rights:
-    """Who may do what; every client may do everything without authentication."""
+    """Return the rights of callers; without authentication every client may do everything."""
     roles = Roles(*map(frozenset, (settings.super_user_roles, settings.operator_roles, settings.viewer_roles)))
     return Rights(roles, policies, enforced=settings.authentication_enabled)

@@ -1,4 +1,4 @@
-"""What the process opens to a cluster for all rooms: the metadata store, brokers' admin services, bookies."""
+"""Common access of all features to a cluster: the metadata store, brokers' admin services, bookies."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,37 +12,36 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnecti
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketEntries
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieLedgerLengths, BookieStoredCursors
-from pulsar_sidecar.adapters.metadata.addressing import (
-    ZooKeeperCredential,
-    ZooKeeperTls,
+from pulsar_sidecar.adapters.metadata_access import (
+    SessionOptions,
+    StoreCredential,
+    StoreTls,
+    WalkOptions,
     parse_credential,
-    parse_metadata_store_url,
 )
-from pulsar_sidecar.adapters.metadata.node_walk import WalkOptions
-from pulsar_sidecar.adapters.metadata.probe import LatencyProbe
-from pulsar_sidecar.adapters.metadata.session import SessionOptions
-from pulsar_sidecar.adapters.metadata.whole_store import ZooKeeperWholeStore
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.pulsar.errors import translated
-from pulsar_sidecar.adapters.pulsar.rest.ack_states import BrokerAckStates
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.rest.delayed_topics import BrokerTopics
-from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
-from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerShadows, BrokerTopicAdmin
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
-from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
-from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
+from pulsar_sidecar.adapters.metadata_stores import ClusterWholeStore, latency_probe, open_store, open_whole_store
+from pulsar_sidecar.adapters.pulsar_errors import translated
+from pulsar_sidecar.adapters.pulsar_rest.ack_states import BrokerAckStates
+from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar_rest.delayed_topics import BrokerTopics
+from pulsar_sidecar.adapters.pulsar_rest.live_owners import BrokerLiveOwners
+from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerShadows, BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar_wire.delayed_entries import BulkDelayedEntries
+from pulsar_sidecar.bootstrap.bucket_deletions import BucketDeletions
+from pulsar_sidecar.features.delayed_index.inspection.due_times import BucketDueTimes
+from pulsar_sidecar.features.delayed_index.stored import StoredIndexes
+from pulsar_sidecar.features.ledger_deletion.second_phase.limits import AdaptiveLimit
+from pulsar_sidecar.features.ledger_deletion.steps import Steps
+from pulsar_sidecar.features.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.identity.credentials import ClientCertificate, ClientCredentials, TlsOptions, identity_of
-from pulsar_sidecar.ledger_deletion.second_phase.limits import AdaptiveLimit
-from pulsar_sidecar.ledger_deletion.steps import Steps
-from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.client_conf import ClientConf
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.settings.fields import Settings
 
 _STARTING_SECONDS = 3.0
-"""A sidecar that starts, and asks brokers for the first time, makes the store slower than it is if it is let alone."""
+"""Delay of the probe, because the start of a sidecar, with its first requests to brokers, slows the store."""
 _log = structlog.get_logger("pulsar-sidecar")
 
 
@@ -54,21 +53,21 @@ _Opened = TypeVar("_Opened", bound=_Closeable)
 
 
 class ClusterAccess:
-    """What a room is opened with: one adapter of each kind for all rooms, so that they share threads and connections.
+    """Adapters for the features, one of each kind, so that features share threads and connections.
 
-    ``stack`` closes them, and what a room opens for itself with `closing` and `threads`.
+    ``stack`` closes them, and everything that a feature opens by `closing` and `threads`.
 
     Attributes:
-        steps: notified of each step of ledger deletion; None in production.
-        bookies: entries' connections, which writers of ledgers use as well.
-        buckets: entries of buckets' ledgers; what reads them shares its few threads.
-        cursors: as they are stored.
-        stored_indexes: what is stored of delayed indexes.
-        lengths: of topics' ledgers.
-        owners: which brokers have topics loaded, or own their bundles.
-        topic_owners: which brokers serve topics by the binary protocol, over ``connections``.
-        limit: paces what goes to the metadata store; None when it is switched off, or nothing is deleted anyway.
-        deletion: the deletion service, once its room is open: other rooms hand it ledgers.
+        steps: listener to each step of ledger deletion; None in production.
+        bookies: connections to bookies, shared with writers of ledgers.
+        buckets: entries of buckets' ledgers; their readers share its few threads.
+        cursors: stored cursors.
+        stored_indexes: stored parts of delayed indexes.
+        lengths: lengths of topics' ledgers.
+        owners: brokers that have topics loaded or own their bundles.
+        topic_owners: brokers that serve topics by the binary protocol, over ``connections``.
+        limit: limit of requests to the metadata store; None if switched off, or if nothing is deleted.
+        deletion: deletion service, set once its feature is open, to which other features hand over ledgers.
     """
 
     deletion: LedgerDeletion
@@ -88,12 +87,13 @@ class ClusterAccess:
         self.limit = self._adaptive_limit()
         session = replace(store_session_of(settings), timeout_ms=settings.metadata_store_session_timeout_millis)
         root = settings.ledgers_root_path
-        self.store = self.closing(ZooKeeperMetadataStore(settings.metadata_store_url, clock, session, limit=self.limit))
+        self.store = self.closing(open_store(settings.metadata_store_url, clock, session, limit=self.limit))
         self.bookies = BookieConnections(self.store, root)
         self.entries = self.closing(BookieEntries(self.bookies))
         self.buckets = self.closing(BookieBucketEntries(self.entries))
         self.cursors = BookieStoredCursors(self.store, self.entries, root)
         self.stored_indexes = StoredIndexes(self.store, self.buckets, self.cursors, root)
+        self.due_times = BucketDueTimes(self.stored_indexes, self.buckets)
         self.lengths = BookieLedgerLengths(self.store, self.entries, root)
         self.rest = AdminRest([settings.web_service_url], self.credentials, self.tls, store=self.store)
         self.admin = BrokerTopicAdmin(self.rest)
@@ -105,21 +105,26 @@ class ClusterAccess:
         connections = BinaryConnections(self.credentials, self.tls, clock)
         self.topic_owners = self.closing(TopicOwners(settings.broker_service_url, connections))
 
-    def whole_store(self) -> ZooKeeperWholeStore:
-        """All ledgers, and all nodes that may reference them, by walking."""
+    def whole_store(self) -> ClusterWholeStore:
+        """Return a reader, by walks, of all ledgers and of all nodes that may reference them."""
         settings = self.settings
         options = WalkOptions(
             store_credential_of(settings), settings.ledger_deletion_watch_nodes_per_second, store_tls_of(settings)
         )
-        return ZooKeeperWholeStore(settings.metadata_store_url, self.clock, settings.ledgers_root_path, options)
+        return open_whole_store(settings.metadata_store_url, self.clock, settings.ledgers_root_path, options)
+
+    def bucket_deletions(self) -> BucketDeletions:
+        """Return the deletion of buckets by the service of ledger deletion, which may open later."""
+        root = self.settings.ledgers_root_path
+        return BucketDeletions(lambda: self.deletion, self.store, root, self.steps or Steps())
 
     def closing(self, opened: _Opened) -> _Opened:
-        """The same, which is closed at the end, before what was opened earlier."""
+        """Register an adapter to close at the end, before those opened earlier, and return it."""
         close_at_the_end(self.stack, opened.close)
         return opened
 
     def threads(self, most: int, name: str) -> ThreadPoolExecutor:
-        """At most so many threads of this name; their work is finished at the end."""
+        """Return at most ``most`` threads of this name, which finish their work at the end."""
         threads = ThreadPoolExecutor(most, name)
         close_at_the_end(self.stack, threads.shutdown)
         return threads
@@ -129,30 +134,27 @@ class ClusterAccess:
         if not settings.topic_two_phase_deletion_enabled or settings.two_phase_deletion_latency_factor == 0:
             return None
         limit = AdaptiveLimit(self.clock, settings.two_phase_deletion_latency_factor)
-        servers = parse_metadata_store_url(settings.metadata_store_url).servers
-        credential = store_credential_of(settings)
-        tls = store_tls_of(settings)
-        probe = LatencyProbe(servers, credential, self.clock, limit, tls=tls, after_seconds=_STARTING_SECONDS)
-        self.closing(probe)
+        url, options = settings.metadata_store_url, store_session_of(settings)
+        probe = self.closing(latency_probe(url, self.clock, options, limit, _STARTING_SECONDS))
         probe.start()
         return limit
 
 
 def close_at_the_end(stack: ExitStack, close: Callable[[], object]) -> None:
-    """Let ``stack`` call it; a failure of that is a warning, so that the rest is closed too."""
+    """Make ``stack`` call ``close``; a failure is only logged, so that the rest is closed too."""
 
     def closing() -> None:
         try:
             with translated(f"calling {close.__qualname__}"):
                 close()
         except SidecarError as error:
-            _log.warning("an adapter did not close in order", error=str(error))
+            _log.warning("adapter failed to close cleanly", error=str(error))
 
     stack.callback(closing)
 
 
 def broker_identity_of(settings: Settings) -> tuple[ClientCredentials, TlsOptions]:
-    """Who the sidecar is to brokers, and how it connects to them; `InvalidInputError` if that cannot be."""
+    """Return the sidecar's credentials and TLS options for brokers; raise `InvalidInputError` if they are unusable."""
     params = settings.auth_params.get_secret_value() if settings.auth_params else None
     file, key_file = settings.tls_certificate_file_path, settings.tls_key_file_path
     certificate = ClientCertificate(file, key_file) if file and key_file else None
@@ -166,20 +168,20 @@ def broker_identity_of(settings: Settings) -> tuple[ClientCredentials, TlsOption
     return identity_of(conf, certificate)
 
 
-def store_credential_of(settings: Settings) -> ZooKeeperCredential | None:
+def store_credential_of(settings: Settings) -> StoreCredential | None:
     auth = settings.metadata_store_auth
     return parse_credential(None if auth is None else auth.get_secret_value())
 
 
-def store_tls_of(settings: Settings) -> ZooKeeperTls | None:
+def store_tls_of(settings: Settings) -> StoreTls | None:
     trusted = settings.metadata_store_tls_trust_certs_file_path
     if trusted is None:
         return None
-    return ZooKeeperTls(
+    return StoreTls(
         trusted, settings.metadata_store_tls_certificate_file_path, settings.metadata_store_tls_key_file_path
     )
 
 
 def store_session_of(settings: Settings) -> SessionOptions:
-    """Who the sidecar is to the metadata store, and how it connects."""
+    """Return the sidecar's credential and TLS options for the metadata store."""
     return SessionOptions(credential=store_credential_of(settings), tls=store_tls_of(settings))

@@ -1,4 +1,4 @@
-"""The composition root of what needs files alone: stuck cursors in a dump, duplicates in an extract."""
+"""The composition root of commands that need only files: stuck cursors in a dump, duplicates in an extract."""
 
 import os
 from collections import deque
@@ -18,33 +18,34 @@ from pulsar_sidecar.adapters.parquet.dumped_deduplication import (
 from pulsar_sidecar.adapters.parquet.inputs import Piece, Worked, Workers
 from pulsar_sidecar.adapters.parquet.message_extracts import MessageExtract, disk_scratch
 from pulsar_sidecar.adapters.parquet.output import parquet_output
-from pulsar_sidecar.analysis.documents import MANIFEST_NAME
-from pulsar_sidecar.analysis.formatting import format_count
-from pulsar_sidecar.audit.sources.manifests import InputKind
 from pulsar_sidecar.bootstrap.process import ended_in_order, tool_version
-from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
-from pulsar_sidecar.deduplication.inspection.stuck import StuckCursors, StuckReport
-from pulsar_sidecar.deduplication.policies import BrokerDeduplication
-from pulsar_sidecar.deduplication.stored import StoredDeduplications
-from pulsar_sidecar.deduplication.verifying.duplicates.embedded import EmbeddedEngine
-from pulsar_sidecar.deduplication.verifying.duplicates.requests import DuplicatesOutcome, DuplicatesRequest
-from pulsar_sidecar.deduplication.verifying.duplicates.results import conclude
-from pulsar_sidecar.deduplication.verifying.duplicates.running import find_duplicates
+from pulsar_sidecar.features.audit.sources.manifests import InputKind
+from pulsar_sidecar.features.deduplication.inspection.lag_limits import LagLimits
+from pulsar_sidecar.features.deduplication.inspection.stuck import StuckCursors
+from pulsar_sidecar.features.deduplication.policies import BrokerDeduplication
+from pulsar_sidecar.features.deduplication.results import StuckReport
+from pulsar_sidecar.features.deduplication.stored import StoredDeduplications
+from pulsar_sidecar.features.duplicates.extracts.embedded import EmbeddedEngine
+from pulsar_sidecar.features.duplicates.extracts.results import conclude
+from pulsar_sidecar.features.duplicates.extracts.running import find_duplicates
+from pulsar_sidecar.features.duplicates.requests import DuplicatesOutcome, DuplicatesRequest
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.progress import Report
+from pulsar_sidecar.reports.documents import MANIFEST_NAME
+from pulsar_sidecar.reports.formatting import format_count
 
 _MAX_THREADS = 8
 _AHEAD = 2
-"""So many pieces wait or are answered beyond those in work, so that no thread is idle while an answer is looked at."""
+"""Pieces submitted beyond one for each thread, so that no thread is idle while the caller processes a result."""
 
 
 def find_stuck_in_dump(
     dump: Path, namespace: str | None, limits: LagLimits, most: int, broker_enabled: bool
 ) -> StuckReport:
-    """The cursors of a dump that are stuck; a topic without a deduplication cursor is left out.
+    """Return the stuck cursors of a dump, without topics that have no deduplication cursor.
 
     Raises:
-        InvalidInputError: the directory is not a dump, or not what was written.
+        InvalidInputError: the directory is not a dump, or was changed after it was written.
         NotFoundError: the dump has no such namespace.
     """
     open_tables(dump, InputKind.DUMP)
@@ -57,11 +58,11 @@ def find_stuck_in_dump(
 
 
 def look_for_duplicates(request: DuplicatesRequest, report: Report) -> DuplicatesOutcome:
-    """Look through an extract.
+    """Find the duplicates in an extract.
 
     Raises:
-        InvalidInputError: it is not whole, or there is something at the output's place; nothing is left behind.
-        TemporaryError: what was found could not be written.
+        InvalidInputError: the extract is incomplete, or the output exists; nothing is left behind.
+        TemporaryError: the result could not be written.
     """
     if request.output.exists():
         raise InvalidInputError(f"{request.output} exists already; nothing is overwritten, name another directory")
@@ -79,9 +80,9 @@ def look_for_duplicates(request: DuplicatesRequest, report: Report) -> Duplicate
 
 @contextmanager
 def few_ahead(count: int) -> Iterator[Workers]:
-    """So many threads, which work on the next few pieces only; what waits is not begun once the ``with`` is left.
+    """Yield ``count`` threads that process only the next few pieces, and cancel the rest after the ``with``.
 
-    `Executor.map` takes all pieces at once: unread answers would fill the memory, and an end would wait for the rest.
+    `Executor.map` submits all pieces at once: unread results would fill memory, and the end would wait for the rest.
     """
     threads = ThreadPoolExecutor(count)
 

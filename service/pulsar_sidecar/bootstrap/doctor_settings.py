@@ -1,13 +1,13 @@
-"""The doctor's look at the sidecar's own settings: what is off, and what will not work for long."""
+"""The doctor's checks of the sidecar's own settings: disabled features, and files that will soon stop working."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from cryptography.x509 import load_pem_x509_certificates
 
-from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.bootstrap.process import connections_for_callers
-from pulsar_sidecar.doctor.facts import Feature, OwnFacts
+from pulsar_sidecar.features.doctor.facts import Feature, OwnFacts
+from pulsar_sidecar.reports.formatting import format_count
 from pulsar_sidecar.settings.fields import Settings
 
 _DAY_MS: Final = 86_400_000
@@ -15,7 +15,7 @@ _RENEW_DAYS: Final = 14
 
 
 def own_facts(settings: Settings, warnings: Sequence[str], now_ms: int) -> OwnFacts:
-    """The sidecar's settings as the doctor sees them; ``warnings`` are what is known of them already."""
+    """Return the doctor's facts about the sidecar's settings, including the ``warnings`` known already."""
     found = [*warnings, *_certificate_warnings(settings, now_ms), *_file_warnings(settings)]
     features = (
         Feature(

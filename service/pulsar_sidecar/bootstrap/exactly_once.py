@@ -1,29 +1,29 @@
-"""Publishing and reading exactly once: opened for Python programs, and the command ``publish``."""
+"""Exactly-once publishing and reading, for Python programs and for the command ``publish``."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Unpack
 
 from pulsar_sidecar.adapters.local_files.publishing_files import CheckpointFile, checkpoint_path, source_file
-from pulsar_sidecar.adapters.pulsar.client.clients import opened_client
-from pulsar_sidecar.adapters.pulsar.client.message_source import ClientMessageSource
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
-from pulsar_sidecar.adapters.pulsar.wire.sequenced_producers import BrokerSequencedProducers
-from pulsar_sidecar.adapters.pulsar.wire.topic_tails import BrokerTopicTails
+from pulsar_sidecar.adapters.pulsar_client.clients import opened_client
+from pulsar_sidecar.adapters.pulsar_client.message_source import ClientMessageSource
+from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar_wire.sequenced_producers import BrokerSequencedProducers
+from pulsar_sidecar.adapters.pulsar_wire.topic_tails import BrokerTopicTails
 from pulsar_sidecar.bootstrap.process import asked_to_stop
-from pulsar_sidecar.deduplication.publishing.file_publisher import FilePublisher, PublishSteps
-from pulsar_sidecar.deduplication.publishing.publisher import ExactlyOncePublisher, PublisherOptions
-from pulsar_sidecar.deduplication.publishing.reader import ExactlyOnceReader, ReadPosition
-from pulsar_sidecar.deduplication.publishing.requests import Published, PublishFileRequest
+from pulsar_sidecar.features.publishing.file_publisher import FilePublisher, PublishSteps
+from pulsar_sidecar.features.publishing.publisher import ExactlyOncePublisher, PublisherOptions
+from pulsar_sidecar.features.publishing.reader import ExactlyOnceReader, ReadPosition
+from pulsar_sidecar.features.publishing.requests import FilePublishResult, PublishFileRequest
 from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions, identity_of, parse_credentials
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.model.progress import Report, ReportWork
 
 _READ_SECONDS = 30.0
-"""A topic that replays its entries for deduplication keeps a producer waiting."""
+"""A producer waits while its topic replays entries for deduplication."""
 _STOPPING = "stopping: waiting until what was sent is confirmed, then writing the checkpoint (again: end at once)"
 
 
@@ -35,7 +35,7 @@ def sequenced_producers(
     tls: TlsOptions,
     clock: Clock,
 ) -> Iterator[BrokerSequencedProducers]:
-    """What an `ExactlyOncePublisher` publishes through; several addresses help while a broker is down."""
+    """Yield producers for an `ExactlyOncePublisher`; several addresses help while a broker is down."""
     with ExitStack() as stack:
         connections = stack.enter_context(closing(BinaryConnections(credentials, tls, clock, 5.0, _READ_SECONDS)))
         owners = TopicOwners(broker_service_url, connections)
@@ -54,16 +54,16 @@ def open_publisher(
     tls: TlsOptions | None = None,
     **options: Unpack[PublisherOptions],
 ) -> Iterator[ExactlyOncePublisher]:
-    """An `ExactlyOncePublisher` on a cluster; leaving the ``with`` flushes and closes it.
+    """Yield an `ExactlyOncePublisher` on a cluster; leaving the ``with`` flushes and closes it.
 
     Args:
         broker_service_url: ``pulsar://host:port[,host:port]`` or ``pulsar+ssl://...``.
-        web_service_urls: brokers' admin addresses; they are asked whether deduplication is in effect.
-        topic: its name, in any of Pulsar's spellings.
-        auth_plugin: as in ``client.conf``, for example ``token``; None for none.
-        auth_params: the plugin's parameters.
-        tls: how to connect to brokers with TLS.
-        options: the arguments of `ExactlyOncePublisher`.
+        web_service_urls: brokers' admin addresses, to check that deduplication is in effect.
+        topic: topic name, in any of Pulsar's spellings.
+        auth_plugin: plugin as in ``client.conf``, for example ``token``; None for none.
+        auth_params: parameters of the plugin.
+        tls: TLS options of connections to brokers.
+        options: arguments of `ExactlyOncePublisher`.
     """
     clock = SystemClock()
     credentials = parse_credentials(auth_plugin, auth_params)
@@ -84,15 +84,15 @@ def open_reader(
     auth_params: str | None = None,
     tls: TlsOptions | None = None,
 ) -> Iterator[ExactlyOnceReader]:
-    """An `ExactlyOnceReader` on a cluster, after the positions that the program has stored.
+    """Yield an `ExactlyOnceReader` on a cluster, after the positions that the program has stored.
 
     Args:
         broker_service_url: ``pulsar://host:port[,host:port]`` or ``pulsar+ssl://...``.
-        topic: its name, in any of Pulsar's spellings.
-        after: the last position stored of each partition (0 for a topic without partitions).
-        auth_plugin: as in ``client.conf``, for example ``token``; None for none.
-        auth_params: the plugin's parameters.
-        tls: how to connect to brokers with TLS.
+        topic: topic name, in any of Pulsar's spellings.
+        after: last position stored of each partition (0 for a topic without partitions).
+        auth_plugin: plugin as in ``client.conf``, for example ``token``; None for none.
+        auth_params: parameters of the plugin.
+        tls: TLS options of connections to brokers.
     """
     with (
         opened_client(broker_service_url, parse_credentials(auth_plugin, auth_params), tls) as client,
@@ -103,12 +103,12 @@ def open_reader(
 
 def publish_file(
     request: PublishFileRequest, report: Report, report_work: ReportWork, steps: PublishSteps | None = None
-) -> Published:
-    """Publish a file's records, as `FilePublisher.run`, until its end or a signal.
+) -> FilePublishResult:
+    """Publish a file's records with `FilePublisher.run`, until the end of the file or a signal.
 
     Raises:
         InvalidInputError: the file, the checkpoint or an address cannot be used.
-        SidecarError: as `FilePublisher.run`.
+        SidecarError: see `FilePublisher.run`.
     """
     clock = SystemClock()
     brokers = request.brokers

@@ -8,27 +8,27 @@ from typing import Final
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.bootstrap.process import tool_version
 from pulsar_sidecar.bootstrap.stored_messages import opened_messages
-from pulsar_sidecar.deduplication.verifying.extract import extract
-from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
-from pulsar_sidecar.deduplication.verifying.requests import ExtractRequest
-from pulsar_sidecar.deduplication.verifying.verify import Progress
-from pulsar_sidecar.ledger_ownership.paths import read_instance_id
-from pulsar_sidecar.ledger_ownership.stored_topics import StoredTopics
+from pulsar_sidecar.features.duplicates.extract import extract
+from pulsar_sidecar.features.duplicates.manifests import ExtractManifest
+from pulsar_sidecar.features.duplicates.requests import ExtractRequest
+from pulsar_sidecar.features.duplicates.verify import Progress
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.progress import Report
+from pulsar_sidecar.ownership.paths import read_instance_id
+from pulsar_sidecar.ownership.stored_topics import StoredTopics
 
 _TOPIC_SLASHES: Final = 2
 _NAME: Final = re.compile(r"[-=:.\w]*[-=:\w][-=:.\w]*", re.ASCII)
 
 
-def make_extract(request: ExtractRequest, report: Report) -> ExtractManifest:
+def take_extract(request: ExtractRequest, report: Report) -> ExtractManifest:
     """Make an extract of a tenant, a namespace or a topic.
 
     Raises:
-        NotFoundError: there is no such thing.
-        TemporaryError: it could not be read or written; nothing is left behind.
+        NotFoundError: the tenant, namespace or topic does not exist.
+        TemporaryError: the messages could not be read, or the extract not written; nothing is left behind.
     """
     clock = SystemClock()
     with opened_messages(request.stored, clock) as (store, messages):
@@ -49,7 +49,7 @@ def make_extract(request: ExtractRequest, report: Report) -> ExtractManifest:
 
 
 def _places_of(scope: str, topics: StoredTopics) -> Iterable[TopicName]:
-    """Partitions, and topics without."""
+    """Return the partitions, and the topics that have none, of a scope."""
     if "://" in scope or scope.count("/") >= _TOPIC_SLASHES:
         return topics.places_of(parse_topic_name(scope))
     if not all(_NAME.fullmatch(part) for part in scope.split("/")):

@@ -1,4 +1,4 @@
-"""The operating system's side of a process: its signals, its open files, the version that is installed."""
+"""The operating system's side of a process: signals, open files, and the installed version."""
 
 import importlib.metadata
 import signal
@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pulsar_sidecar.model.progress import Report
 
 _MOST_FILES = 65_536
-"""More would only make the tables larger that some libraries keep for each."""
+"""More would only enlarge the tables that some libraries keep of open files."""
 _FEWEST_CONNECTIONS = 8
 
 
 @contextmanager
 def ended_in_order() -> Iterator[None]:
-    """SIGTERM ends the command like an error does, so that nothing unfinished stays behind."""
+    """Make SIGTERM end the command like an error, so that nothing unfinished stays behind."""
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         yield
@@ -26,25 +26,25 @@ def ended_in_order() -> Iterator[None]:
 
 @contextmanager
 def asked_to_stop(report: Report, what_follows: str) -> Iterator[threading.Event]:
-    """SIGINT and SIGTERM set the event, and a second one ends the command as it would without this."""
+    """Yield an event that SIGINT or SIGTERM sets; a second signal has its usual effect."""
     stop = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def back() -> None:
+    def restore_handlers() -> None:
         for number, handler in before.items():
             signal.signal(number, handler)
 
-    def ask(_number: int, _frame: object) -> None:
-        back()
+    def handle_signal(_number: int, _frame: object) -> None:
+        restore_handlers()
         stop.set()
         report(what_follows)
 
     for number in before:
-        signal.signal(number, ask)
+        signal.signal(number, handle_signal)
     try:
         yield stop
     finally:
-        back()
+        restore_handlers()
 
 
 def tool_version() -> str:
@@ -55,7 +55,7 @@ def tool_version() -> str:
 
 
 def connections_for_callers(wanted: int) -> int:
-    """Let this process open as many files as it may, and give callers at most half of them."""
+    """Raise the limit of open files as far as allowed, and return the callers' share: at most half of them."""
     if sys.platform == "win32":
         return wanted
     import resource  # not on Windows

@@ -1,19 +1,23 @@
-"""With which identity the sidecar speaks for callers that it knows by their certificate only, and its role."""
+"""The identity, with its role, by which the sidecar acts for callers that have only a certificate."""
 
 import ssl
 
 import jwt
 
-from pulsar_sidecar.adapters.pulsar.rest.pass_through import ProxyIdentity
-from pulsar_sidecar.api.authentication import role_of_certificate
+from pulsar_sidecar.adapters.pulsar_rest.pass_through import ProxyIdentity
 from pulsar_sidecar.bootstrap.cluster_access import broker_identity_of
 from pulsar_sidecar.identity.credentials import AuthPlugin, ClientCredentials, parse_credentials
 from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError
+from pulsar_sidecar.server.authentication import role_of_certificate
 from pulsar_sidecar.settings.fields import Settings
 
 
 def proxy_identity_of(settings: Settings) -> ProxyIdentity:
-    """The identity of ``adminPassThroughAuthPlugin``, or the sidecar's own; `InvalidInputError` if unusable."""
+    """Return the identity of ``adminPassThroughAuthPlugin``, or the sidecar's own.
+
+    Raises:
+        InvalidInputError: the identity cannot be used.
+    """
     credentials, _ = broker_identity_of(settings)
     if settings.admin_pass_through_auth_plugin is not None:
         params = settings.admin_pass_through_auth_params
@@ -24,7 +28,7 @@ def proxy_identity_of(settings: Settings) -> ProxyIdentity:
 
 
 def _role_of(credentials: ClientCredentials, claim: str) -> str | None:
-    """As brokers take it; it only has to fit what they name in ``proxyRoles``, and they verify the credential."""
+    """Return the role, which must match the brokers' ``proxyRoles``; unverified, because brokers verify it."""
     try:
         match credentials.plugin:
             case AuthPlugin.TOKEN:

@@ -1,4 +1,4 @@
-"""The composition root of what reads stored messages: no broker is asked, and no service needs to run."""
+"""The composition root of commands that read stored messages, without brokers or a running sidecar."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -6,12 +6,12 @@ from contextlib import closing, contextmanager
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.topic_entries import BookieTopicEntries
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.pulsar.wire.message_rows import BookieTopicMessages
+from pulsar_sidecar.adapters.metadata_stores import open_store
+from pulsar_sidecar.adapters.pulsar_wire.message_rows import BookieTopicMessages
 from pulsar_sidecar.bootstrap.process import ended_in_order
 from pulsar_sidecar.bootstrap.store_access import command_session
-from pulsar_sidecar.deduplication.verifying.requests import StoredMessagesRequest, VerifyRequest
-from pulsar_sidecar.deduplication.verifying.verify import Progress, VerifiedTopic, verify_partitions
+from pulsar_sidecar.features.duplicates.requests import StoredMessagesRequest, VerifyRequest
+from pulsar_sidecar.features.duplicates.verify import Progress, VerifiedTopic, verify_partitions
 from pulsar_sidecar.model.clocks import Clock, Pace, SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.metadata import MetadataStore
@@ -24,8 +24,8 @@ def verify_stored(request: VerifyRequest, report: Report) -> tuple[VerifiedTopic
     """Verify every partition of a topic, or the topic itself where it has none.
 
     Raises:
-        NotFoundError: there is no such topic, or it was deleted meanwhile.
-        TemporaryError: it could not be read.
+        NotFoundError: the topic does not exist, or was deleted meanwhile.
+        TemporaryError: the topic could not be read.
     """
     topic = parse_topic_name(request.topic)
     clock = SystemClock()
@@ -37,7 +37,7 @@ def verify_stored(request: VerifyRequest, report: Report) -> tuple[VerifiedTopic
 def opened_messages(
     request: StoredMessagesRequest, clock: Clock
 ) -> Iterator[tuple[MetadataStore, BookieTopicMessages]]:
-    """The metadata store, and the messages that bookies store; `InvalidInputError` if no store is named."""
+    """Yield the metadata store and the messages that bookies store; raise `InvalidInputError` if no store is named."""
     if request.metadata_store_url is None:
         raise InvalidInputError(
             "name the metadata store by --metadata-store-url zk:HOST:PORT or PULSAR_SIDECAR_METADATA_STORE_URL; "
@@ -46,7 +46,7 @@ def opened_messages(
     options = command_session(request.metadata_store_auth)
     with (
         ended_in_order(),
-        ZooKeeperMetadataStore(request.metadata_store_url, clock, options) as store,
+        open_store(request.metadata_store_url, clock, options) as store,
         closing(BookieEntries(BookieConnections(store, request.ledgers_root))) as entries,
     ):
         pace = Pace(clock, request.entries_per_second)

@@ -1,6 +1,6 @@
-"""Traces by OpenTelemetry's own environment variables: off until they name where to, and none of them is ours.
+"""Traces, configured only by OpenTelemetry's own environment variables: off until these name a destination.
 
-The SDK and its exporter are the extra ``telemetry``; they are imported only where traces are asked for.
+The SDK and its exporter are the extra ``telemetry``; the process imports them only if traces are on.
 """
 
 import threading
@@ -16,15 +16,15 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _PROTOCOL = "http/protobuf"
 _LAST_SPANS_SECONDS = 3.0
-"""A collector that is away must not keep a process that ends."""
+"""Time for the last spans, because an unreachable collector must not delay the end of the process."""
 log = structlog.get_logger("pulsar-sidecar")
 
 
 def traces_wanted(environment: Mapping[str, str]) -> bool:
-    """Whether the environment asks for traces: it names an exporter, or an endpoint of one.
+    """Return True if the environment names an exporter of traces, or an exporter's endpoint.
 
     Raises:
-        InvalidInputError: it asks for an exporter or a protocol that the sidecar does not have.
+        InvalidInputError: the environment names an exporter or a protocol that the sidecar does not support.
     """
     exporter = environment.get("OTEL_TRACES_EXPORTER", "").strip()
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or exporter == "none":
@@ -44,10 +44,10 @@ def traces_wanted(environment: Mapping[str, str]) -> bool:
 
 @contextmanager
 def traces_sent(environment: Mapping[str, str], instance: str, version: str) -> Iterator[None]:
-    """Send spans meanwhile, if the environment asks for it; the last ones at the end, within a few seconds.
+    """Send spans inside the ``with`` if the environment asks for traces; flush within a few seconds at the end.
 
     Raises:
-        InvalidInputError: as `traces_wanted`, or the extra is not installed.
+        InvalidInputError: see `traces_wanted`, or the extra is not installed.
     """
     if not traces_wanted(environment):
         yield

@@ -1,1 +1,1 @@
-"""The command line door: a client of the REST API."""
+"""The command line: a client of the REST API."""

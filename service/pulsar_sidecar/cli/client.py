@@ -1,7 +1,7 @@
-"""The command line's side of the REST service.
+"""The command line's client of the REST service.
 
-Invariants: a request is sent once; an answer that did not come is `UnreachableError`, never success; a redirect is
-followed once, and only to a sidecar that the service itself lists, so a token goes nowhere else.
+Invariants: the client sends a request once; a missing answer is an `UnreachableError`, never success; the client
+follows a redirect once, and only to a sidecar that the service itself lists, so a token goes nowhere else.
 """
 
 import json
@@ -9,31 +9,36 @@ import ssl
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
 from urllib3.exceptions import LocationParseError
 
+from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import ServiceRefusedError
 from pulsar_sidecar.identity.credentials import ClientCredentials
+from pulsar_sidecar.model.addresses import names_sidecar_at, origin
 from pulsar_sidecar.model.errors import InvalidInputError, UnreachableError
 from pulsar_sidecar.model.tls import load_certificate, trusting
+from pulsar_sidecar.server.warnings import WARNING_HEADER
+
+_T = TypeVar("_T")
 
 _MOST_CONNECTIONS = 100
-"""Kept open for a command that sends several requests at a time."""
+"""Connections kept open for commands that send several requests at a time."""
 
 
 class _AnyHostname(HTTPAdapter):
-    """Checks the certificate's signature but not its name."""
+    """HTTPS adapter that checks the certificate's signature but not its name."""
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, assert_hostname=False, **kwargs)
 
 
 class SidecarClient:
-    """One conversation with one sidecar; any number of threads may call."""
+    """A client of one sidecar; thread-safe."""
 
     def __init__(
         self,
@@ -51,7 +56,7 @@ class SidecarClient:
         session = requests.Session()
         session.trust_env = False  # no proxy and no .netrc may take the token's place
         if trusted is not None:
-            trusting(trusted)  # requests would fail for a file that it cannot use only when it calls
+            trusting(trusted)  # requests would fail for an unusable file only at the first call
         session.verify = not allow_insecure and (True if trusted is None else str(trusted))
         https = HTTPAdapter if verify_hostname else _AnyHostname
         session.mount("http://", HTTPAdapter(pool_maxsize=_MOST_CONNECTIONS))
@@ -62,14 +67,14 @@ class SidecarClient:
             session.cert = (str(shown.file), str(shown.key_file))
 
         def identify(request: requests.PreparedRequest) -> requests.PreparedRequest:
-            request.headers.update(credentials.http_headers())  # anew for each: a token may have been exchanged
+            request.headers.update(credentials.http_headers())  # for each request: a token may have been replaced
             return request
 
         session.auth = identify
         self._request = partial(session.request, timeout=timeout_seconds, allow_redirects=False)
 
     def call(self, method: str, path: str, body: object = None, parameters: Mapping[str, Any] | None = None) -> Any:
-        """The JSON answer, or None for an empty one; ``path`` is encoded already, a parameter without a value left out.
+        """Return the JSON answer, None for an empty one; ``path`` is encoded, parameters without a value are omitted.
 
         Raises:
             ServiceRefusedError: the service answered with an error.
@@ -78,28 +83,57 @@ class SidecarClient:
         response = self._send(method, self._url + path, body, parameters)
         if response.status_code == 307:
             response = self._send(method, self._followed(response), body, None)
-        return _answer(response)
+        answer = _answer(response)
+        if warning := response.headers.get(WARNING_HEADER):
+            output.info(output.printable(f"warning: {warning}"))
+        return answer
 
-    def lines(self, method: str, path: str, body: bytes, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """The JSON lines of an answer, as they come; the body is sent as it is.
+    def result(
+        self,
+        kind: type[_T],
+        method: str,
+        path: str,
+        body: object = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> _T:
+        """Return the JSON answer as ``kind``, or a list of it; raises as `call`, and ValueError for another answer."""
+        from pulsar_sidecar.server.answers import parse_answer
+
+        return parse_answer(kind, self.call(method, path, body, parameters))
+
+    def result_if_any(
+        self, kind: type[_T], method: str, path: str, parameters: Mapping[str, Any] | None = None
+    ) -> _T | None:
+        """Return what `result` does; None for an empty answer."""
+        from pulsar_sidecar.server.answers import parse_answer
+
+        answer = self.call(method, path, parameters=parameters)
+        return None if answer is None else parse_answer(kind, answer)
+
+    def lines(
+        self, kind: type[_T], method: str, path: str, body: bytes, parameters: Mapping[str, str | None]
+    ) -> Iterator[_T]:
+        """Yield the JSON lines of an answer, each as ``kind``, as they arrive; the body is sent unchanged.
 
         Raises:
-            ServiceRefusedError: the service answered with an error, or with something else than JSON lines.
-            UnreachableError: no answer came, or it broke off.
+            ServiceRefusedError: the service answered with an error, or with anything but lines of this kind.
+            UnreachableError: no answer came, or the answer broke off.
         """
+        from pulsar_sidecar.server.answers import parse_answer
+
         try:
-            kind = {"Content-Type": "application/json"}
+            headers = {"Content-Type": "application/json"}
             with self._request(
-                method, self._url + path, data=body, params=parameters, headers=kind, stream=True
+                method, self._url + path, data=body, params=parameters, headers=headers, stream=True
             ) as response:
                 if response.status_code >= 300:
                     raise ServiceRefusedError(response.status_code, _reason(response))
                 for line in response.iter_lines():
                     if line:
-                        yield json.loads(line)
+                        yield parse_answer(kind, json.loads(line))
         except requests.RequestException as error:
             raise UnreachableError(
-                f"the answer from {_place(self._url)} broke off ({type(error).__name__}); what was printed is done, "
+                f"the answer from {origin(self._url)} broke off ({type(error).__name__}); what was printed is done, "
                 "and every call may be repeated"
             ) from error
         except ValueError as error:
@@ -110,23 +144,18 @@ class SidecarClient:
             return self._request(method, url, json=body, params=parameters)
         except (requests.RequestException, LocationParseError) as error:
             raise UnreachableError(
-                f"no answer from {_place(url)} ({type(error).__name__}); is the sidecar running there? "
+                f"no answer from {origin(url)} ({type(error).__name__}); is the sidecar running there? "
                 "Choose another one with --admin-url"
             ) from error
 
     def _followed(self, response: requests.Response) -> str:
         location = response.headers.get("Location", "")
         status = _answer(self._send("GET", f"{self._url}/admin/v2/ledger-deletion/status", None, None))
-        instances = status.get("instances", []) if isinstance(status, dict) else []
-        known = {_place(str(instance.get("advertisedUrl"))) for instance in instances}
-        if _place(location) not in known:
-            raise ServiceRefusedError(307, f"redirected to {_place(location)}, which is not a registered sidecar")
+        if not names_sidecar_at(status, location):
+            raise ServiceRefusedError(
+                307, f"redirected to {origin(location)}, which is not a registered sidecar here; ask it by --admin-url"
+            )
         return location
-
-
-def _place(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()}"
 
 
 def _answer(response: requests.Response) -> Any:

@@ -1,8 +1,8 @@
-"""How groups of commands are made, and how their commands end.
+"""Groups of commands, and the exit codes of their commands.
 
-Invariants: a command ends with one of its group's exit codes: an error of ours is written to standard error and becomes
-a code here, wrong usage ends with 1 (typer's own code for it is 2), and a traceback is a defect. 2 means that an audit
-or a check has findings, and nothing else.
+Invariants: a command ends with one of its group's exit codes: this module writes a `SidecarError` to standard error and
+maps it to a code, wrong usage ends with 1 (typer's own code for it is 2), and a traceback is a defect. 2 means only
+that an audit or a check has findings.
 """
 
 import re
@@ -18,14 +18,14 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from pulsar_sidecar.cli import output
-from pulsar_sidecar.model.errors import OutcomeUnknownError, SidecarError, UnreachableError
+from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError, UnreachableError
 
 _WHOLE_SENTENCE = 10_000
 _OLDER_SPELLINGS = ("--output", "--format")
 
 
 class ExitCode(IntEnum):
-    """Documented in every ``--help``."""
+    """Exit codes, documented in every ``--help``."""
 
     DONE = 0
     FAILED = 1
@@ -43,7 +43,7 @@ EXIT_CODES = (
 
 
 class ServiceRefusedError(SidecarError):
-    """The service answered with an error; ``status`` is the HTTP status code."""
+    """Raised when the service answers with an error; ``status`` is the HTTP status code."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(f"{reason} (HTTP {status})")
@@ -51,9 +51,9 @@ class ServiceRefusedError(SidecarError):
 
 
 class CommandGroup(TyperGroup):
-    """A group whose commands raise errors and leave the exit code to it.
+    """A group that maps its commands' errors to exit codes.
 
-    Its help lists each command with the first part of its first sentence. ``topic`` is understood as ``topics``, and so
+    Its help lists each command with the first part of its first sentence. It accepts ``topic`` for ``topics``, and so
     on.
     """
 
@@ -98,20 +98,20 @@ class CommandGroup(TyperGroup):
             output.info(output.printable(f"cannot use {error.filename}: {error.strerror}; name another path"))
             raise typer.Exit(ExitCode.FAILED) from error
         except (AttributeError, LookupError, TypeError, ValueError) as error:
-            # Commands read answers as the REST reference describes them; what else answers there is not a sidecar.
-            if not ctx.obj.asked:
+            # Commands read answers as the REST reference describes them; anything else is not from a sidecar.
+            if not ctx.obj.called:
                 raise
             output.info(
-                f"the answer has not the form that this command knows ({type(error).__name__}: "
+                f"the answer is not in the form that this command expects ({type(error).__name__}: "
                 f"{output.printable(str(error))[:100]}); does --admin-url name a sidecar, and of this version?"
             )
             raise typer.Exit(ExitCode.FAILED) from error
 
 
 def take_output_format(command: TyperCommand) -> None:
-    """Give a command ``--output-format`` and, hidden, the older spellings that it does not use for something else.
+    """Add ``--output-format`` to a command and, hidden, the older spellings that it does not use otherwise.
 
-    The choice replaces the global one in the context's `GlobalOptions`.
+    The option overrides the global one in the context's `GlobalOptions`.
     """
     taken = {name for parameter in command.params for name in parameter.opts}
     command.params += _output_format_options(tuple(name for name in _OLDER_SPELLINGS if name not in taken))
@@ -132,7 +132,7 @@ def _output_format_options(older_spellings: tuple[str, ...]) -> tuple[Any, ...]:
         output_format: Annotated[output.Format | None, choice] = None,
         older_spelling: Annotated[output.Format | None, older] = None,
     ) -> None:
-        """Only its options are used."""
+        """Declare the options."""
 
     made = get_command(options).params[: 2 if older_spellings else 1]
     for option in made:
@@ -141,9 +141,9 @@ def _output_format_options(older_spellings: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 class LazyCommand(TyperCommand):
-    """A command's name and short help; its module is imported when it is called, so that ``--help`` stays quick.
+    """A command whose module is imported only when it is called, so that ``--help`` stays fast.
 
-    ``place`` is a module of `groups` and the name of a Typer in it; ``answers`` is whether it takes --output-format.
+    ``place`` is a module and the name of a Typer in it; ``answers`` is True if the command takes --output-format.
     """
 
     def __init__(self, name: str, short_help: str, place: str, answers: bool = False) -> None:
@@ -152,9 +152,17 @@ class LazyCommand(TyperCommand):
         self._answers = answers
 
     def loaded(self) -> Any:
-        """The command itself, or the group of commands."""
+        """Import and return the command, or the group of commands; `PermanentError` if it is not installed."""
         module, _, name = self._place.partition(":")
-        command = get_command(getattr(import_module(f"pulsar_sidecar.cli.groups.{module}"), name))
+        try:
+            imported = import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name != module:
+                raise
+            raise PermanentError(
+                f"{self.name} is not part of this image; on a machine with a JDK, pip install 'pulsar-sidecar[demo]'"
+            ) from error
+        command = get_command(getattr(imported, name))
         if self._answers and isinstance(command, TyperCommand):
             take_output_format(command)
         return command
@@ -166,7 +174,7 @@ class LazyCommand(TyperCommand):
 def new_group(
     name: str, help_text: str, *, cls: type[CommandGroup] = CommandGroup, epilog: str = EXIT_CODES, **more: Any
 ) -> typer.Typer:
-    """A group that shows its help when it is called without a command."""
+    """Return a group that shows its help if called without a command."""
     return typer.Typer(
         name=name,
         cls=cls,

@@ -1,27 +1,32 @@
-"""The global options, by pulsar-admin's names, and what they become: one client and one format.
+"""The global options, with pulsar-admin's names, and the client and the format that follow from them.
 
-Precedence: flag, then ``PULSAR_SIDECAR_*``, then ``client.conf``. The address is the sidecar's own, so the broker's
-``webServiceUrl`` in ``client.conf`` is not used for it. Invariant: the token appears in no message.
+Precedence: flag, then ``PULSAR_SIDECAR_*``, then ``client.conf``, except the address, since ``webServiceUrl`` in
+``client.conf`` is a broker's. Invariant: the token appears in no message.
 """
 
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import typer
 
-from pulsar_sidecar.audit import requests as audit
-from pulsar_sidecar.audit.sources.manifests import Manifest
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.output import Format
-from pulsar_sidecar.deduplication.verifying.duplicates.requests import DuplicatesOutcome, DuplicatesRequest
-from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
-from pulsar_sidecar.deduplication.verifying.requests import ExtractRequest, VerifyRequest
-from pulsar_sidecar.deduplication.verifying.verify import VerifiedTopic
-from pulsar_sidecar.doctor.findings import Finding
+from pulsar_sidecar.features.audit import requests as audit
+from pulsar_sidecar.features.audit.sources.manifests import Manifest
+from pulsar_sidecar.features.doctor.findings import Finding
+from pulsar_sidecar.features.duplicates.manifests import ExtractManifest
+from pulsar_sidecar.features.duplicates.requests import (
+    DuplicatesOutcome,
+    DuplicatesRequest,
+    ExtractRequest,
+    VerifyRequest,
+)
+from pulsar_sidecar.features.duplicates.verify import VerifiedTopic
 from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.client_conf import ClientConf
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -31,14 +36,14 @@ from pulsar_sidecar.model.progress import Report, ReportCount
 from pulsar_sidecar.settings.sources import client_conf_settings, environment_settings
 
 if TYPE_CHECKING:
-    from pulsar_sidecar.audit.service import FindingsTable, RowsRequest
     from pulsar_sidecar.cli.client import SidecarClient
-    from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
-    from pulsar_sidecar.deduplication.inspection.stuck import StuckReport
-    from pulsar_sidecar.deduplication.publishing.requests import Published, PublishFileRequest
     from pulsar_sidecar.demo.run import DemoReport
+    from pulsar_sidecar.features.deduplication.inspection.lag_limits import LagLimits
+    from pulsar_sidecar.features.deduplication.results import StuckReport
+    from pulsar_sidecar.features.publishing.requests import FilePublishResult, PublishFileRequest
     from pulsar_sidecar.identity.credentials import ClientCertificate, ClientCredentials
 
+_T = TypeVar("_T")
 _NAMESPACE_PARTS = 2
 _TOKEN_PLUGINS = frozenset({"token", "org.apache.pulsar.client.impl.auth.AuthenticationToken"})
 
@@ -74,62 +79,63 @@ LedgersRootPath = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """What the command line starts but cannot build; each comes from `bootstrap`, and reports to a callable.
+    """Programs of `bootstrap` that the command line starts; each reports to a callable.
 
     Attributes:
-        serve: runs the service with flags and a configuration file until a signal stops it; the exit code.
+        serve: service with flags and a configuration file, which runs until a signal; returns the exit code.
     """
 
     serve: Callable[[Mapping[str, str | None], Path | None], int]
     run_demo: "Callable[[Path | None, int, Report], DemoReport]"
     tear_demo_down: Callable[[Path | None, Report], None]
     find_stuck_in_dump: "Callable[[Path, str | None, LagLimits, int, bool], StuckReport]"
-    make_dump: Callable[[audit.DumpRequest, Report], Manifest]
-    make_listing: Callable[[audit.ListingRequest, Report], Manifest]
-    make_audit: Callable[[audit.AuditRequest, Report], audit.AuditResult]
-    show_audit: "Callable[[Path, Sequence[FindingsTable], RowsRequest], audit.AuditView]"
+    take_dump: Callable[[audit.DumpRequest, Report], Manifest]
+    export_listing: Callable[[audit.ListingRequest, Report], Manifest]
+    export_offload_listing: Callable[[audit.OffloadListingRequest, Report], Manifest]
+    perform_audit: Callable[[audit.AuditRequest, Report], audit.AuditResult]
+    show_audit: Callable[[Path, Sequence[audit.FindingsTable], audit.RowsRequest], audit.AuditView]
     explain_ledger: Callable[[Path, int, Path | None], str]
     apply_audit: Callable[[audit.ApplyRequest, ReportCount], audit.AppliedPlan]
     report_audit: Callable[[Path, Path | None], Path]
     prune_archive: Callable[[Path, int, float, bool], audit.PruneResult]
     push_audit: Callable[[Path, str], None]
     verify_stored: Callable[[VerifyRequest, Report], Sequence[VerifiedTopic]]
-    make_extract: Callable[[ExtractRequest, Report], ExtractManifest]
-    publish_file: "Callable[[PublishFileRequest, Report, Callable[[str, int, int], None]], Published]"
+    take_extract: Callable[[ExtractRequest, Report], ExtractManifest]
+    publish_file: "Callable[[PublishFileRequest, Report, Callable[[str, int, int], None]], FilePublishResult]"
     look_for_duplicates: Callable[[DuplicatesRequest, Report], DuplicatesOutcome]
     run_doctor: Callable[[Mapping[str, str | None], Path | None], Sequence[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalOptions:
-    """The global options as given.
+    """The global options that the user gave.
 
     Attributes:
-        format: of the answer; the command's own option replaces the global one.
-        flags: those of the connection, by the names of the settings that they stand for.
-        asked: the sidecar that the command asks, once it does.
+        format: output format; the command's own option overrides the global one.
+        flags: options of the connection, by the names of their settings.
+        called: addresses of the sidecars that the command has called.
     """
 
     programs: Programs
     format: Format
     flags: Mapping[str, str] = field(repr=False)
-    asked: list[str] = field(default_factory=list)
+    called: list[str] = field(default_factory=list)
 
     def settings(self, **flags: str | None) -> Mapping[str, str]:
-        """The settings that are written down anywhere, under the command's own flags.
+        """Return all settings from flags, environment and ``client.conf``; the command's own flags win.
 
-        Read only now, so that ``--help`` never fails over them.
+        They are read only now, so that they never make ``--help`` fail.
         """
         written = {**client_conf_settings(os.environ), **environment_settings(os.environ), **self.flags}
         return written | {name: text for name, text in flags.items() if text}
 
     def client(self, admin_url: str | None = None) -> "SidecarClient":
-        """The client of the sidecar that the settings name, or of the one at this address."""
+        """Return a client of the sidecar that the settings name, or of the one at this address."""
         from pulsar_sidecar.cli.client import SidecarClient
 
         settings = self.settings()
         admin_url = admin_url or settings.get("admin_url", "http://127.0.0.1:8750")
-        self.asked.append(admin_url)
+        self.called.append(admin_url)
         conf = client_conf_of(settings)
         credentials = credentials_of(conf, _certificate_of(settings))
         client = SidecarClient(
@@ -144,44 +150,70 @@ class GlobalOptions:
         host = parts.hostname or ""
         if credentials.is_secret and parts.scheme == "http" and not is_loopback(host):
             output.info(
-                f"the token travels in clear to {output.printable(host)}; serve the sidecar with TLS and use https://"
+                f"the token is sent unencrypted to {output.printable(host)}; serve the sidecar with TLS and use https://"
             )
         return client
 
 
 Client: TypeAlias = "SidecarClient"
-"""For annotations: requests takes longer to load than --help to answer."""
+"""Client for annotations, because the import of requests takes longer than --help."""
 
 
 class Context(typer.Context):
-    """A command's context, for its annotation only: typer makes a plain one, whose ``obj`` is the global options."""
+    """A command's context, for annotations only; typer makes a plain one, whose ``obj`` is the global options."""
 
     obj: GlobalOptions
 
 
 def show_answer(
+    ctx: Context, method: str, path: str, body: object = None, parameters: Mapping[str, Any] | None = None
+) -> None:
+    """Call the sidecar, and write its answer as a table or as JSON."""
+    output.document(ctx.obj.client().call(method, path, body, parameters), ctx.obj.format)
+
+
+def show_result(
     ctx: Context,
-    method: str,
+    kind: type[_T],
     path: str,
-    body: object = None,
+    lines: Callable[[_T], Iterable[str]] | None = None,
     parameters: Mapping[str, Any] | None = None,
     *,
-    lines: Callable[[Any], Iterable[str]] | None = None,
-) -> Any:
-    """Call the sidecar and write its answer, instead of a table as these lines if there are any; the answer."""
+    method: str = "GET",
+    body: object = None,
+) -> _T:
+    """Call the sidecar, write its answer, as a table or as these lines, and return it as ``kind``, or a list of it.
+
+    Raises:
+        ValueError: the answer is not of this kind.
+    """
+    from pulsar_sidecar.server.answers import parse_answer
+
     answer = ctx.obj.client().call(method, path, body, parameters)
+    parsed = parse_answer(kind, answer)
+    _write(ctx, answer, None if lines is None else lines(parsed))
+    return parsed
+
+
+def show_made(ctx: Context, made: object, lines: Iterable[str] | None = None) -> None:
+    """Write a result that the command made itself, or a list, as REST would answer it, or as a table or these lines."""
+    from pulsar_sidecar.server.answers import as_json
+
+    _write(ctx, [as_json(each) for each in made] if isinstance(made, list) else as_json(made), lines)
+
+
+def _write(ctx: Context, answer: object, lines: Iterable[str] | None) -> None:
     if lines is None:
         output.document(answer, ctx.obj.format)
     else:
-        output.answer(answer, lines(answer), ctx.obj.format)
-    return answer
+        output.answer(answer, lines, ctx.obj.format)
 
 
 def topic_path(topic: str, *, of_any_domain: bool = False) -> str:
-    """The REST path of a topic.
+    """Return the REST path of a topic.
 
     Raises:
-        InvalidInputError: it is not the name of a topic, or of one that has ledgers unless it may be of any domain.
+        InvalidInputError: the name is not a topic's, or the topic has no ledgers and ``of_any_domain`` is False.
     """
     name = parse_topic_name(topic)
     if name.domain is not TopicDomain.PERSISTENT and not of_any_domain:
@@ -191,16 +223,16 @@ def topic_path(topic: str, *, of_any_domain: bool = False) -> str:
 
 
 def subscription_path(topic: str, subscription: str | None) -> str:
-    """The REST path of a topic's subscription, or of the topic for all of them; raises as `topic_path`."""
+    """Return the REST path of a topic's subscription, or of the topic for all; raise the errors of `topic_path`."""
     path = topic_path(topic)
     return path if subscription is None else f"{path}/subscription/{java_url_encode(subscription)}"
 
 
 def namespace_path(name: str, *, of_any_kind: bool = False) -> str:
-    """The REST path of a namespace.
+    """Return the REST path of a namespace.
 
     Raises:
-        InvalidInputError: it is not ``tenant/namespace``, nor ``tenant/cluster/namespace`` if it may be of any kind.
+        InvalidInputError: the name is not ``tenant/namespace`` nor, with ``of_any_kind``, ``tenant/cluster/namespace``.
     """
     parts = name.split("/")
     is_v1 = of_any_kind and len(parts) == _NAMESPACE_PARTS + 1
@@ -211,20 +243,20 @@ def namespace_path(name: str, *, of_any_kind: bool = False) -> str:
 
 
 def topic_or_namespace_path(name: str) -> str:
-    """The REST path of a topic by its full name, or of a namespace by ``tenant/namespace``; raises as `topic_path`."""
+    """Return the REST path of a topic's full name, or of ``tenant/namespace``; raise the errors of `topic_path`."""
     is_topic = "://" in name or name.count("/") != _NAMESPACE_PARTS - 1
     return topic_path(name) if is_topic else namespace_path(name)
 
 
 def scope_path(name: str | None) -> str:
-    """The REST path of a topic, of a namespace, of a tenant, or of everything; raises as `topic_path`."""
+    """Return the REST path of a topic, a namespace, a tenant, or everything; raise the errors of `topic_path`."""
     if name is None:
         return "/admin/v2"
     return topic_or_namespace_path(name) if "/" in name else f"/admin/v2/tenants/{java_url_encode(name)}"
 
 
 def client_conf_of(settings: Mapping[str, str]) -> ClientConf:
-    """The part of the settings that ``client.conf`` has for every client."""
+    """Return the settings that ``client.conf`` has for every client."""
 
     def is_true(name: str, default: str) -> bool:
         return settings.get(name, default).strip().lower() == "true"
@@ -240,10 +272,10 @@ def client_conf_of(settings: Mapping[str, str]) -> ClientConf:
 
 
 def credentials_of(conf: ClientConf, certificate: "ClientCertificate | None" = None) -> "ClientCredentials":
-    """Who the user is to the sidecar; ``authParams`` without a plugin are a token's.
+    """Return the user's credentials for the sidecar; ``authParams`` without a plugin are a token's.
 
     Raises:
-        InvalidInputError: they cannot be used, or are of a kind that the sidecar does not verify.
+        InvalidInputError: the credentials cannot be used, or are of a kind that the sidecar does not verify.
     """
     from pulsar_sidecar.identity.credentials import AuthPlugin, parse_credentials
 
@@ -275,3 +307,9 @@ def _seconds(text: str) -> float:
             "--request-timeout (PULSAR_SIDECAR_REQUEST_TIMEOUT) must be seconds above 0 and below 86400, such as 60"
         )
     return seconds
+
+
+def show_policy(ctx: Context, path: str, *, applied: bool = False) -> None:
+    """Write the value of a policy, or null."""
+    policy = ctx.obj.client().call("GET", path, parameters={"applied": "true" if applied else None})
+    output.result(json.dumps(policy))

@@ -1,8 +1,7 @@
-"""The only place that writes to the terminal, so that results and remarks never mix.
+"""Output to the terminal, only by this module, so that results and remarks never mix.
 
-Invariant: standard output carries results only, one write each, so it can be piped; everything addressed to a person
-goes to standard error. A table shows text of others without its control characters, so that a topic's name cannot move
-the cursor.
+Invariant: standard output has only results, one write each, so that it can be piped; remarks to a person go to standard
+error. A table shows foreign text without control characters, so that a topic's name cannot move the cursor.
 """
 
 import json
@@ -12,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Final, Self, TextIO, cast
 
-from pulsar_sidecar.analysis.formatting import format_columns
-from pulsar_sidecar.cli.words import reading, with_readings, words
+from pulsar_sidecar.cli.words import reading, with_readable_texts, words
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.printable import printable as printable
 from pulsar_sidecar.model.progress import Report
+from pulsar_sidecar.reports.formatting import format_columns
 
 _PROGRESS_LINES: Final = 20
 
@@ -29,12 +28,12 @@ class Format(Enum):
 
 
 def result(text: str) -> None:
-    """Write a result to standard output; where no program reads on (``| head``), the command still does its work."""
+    """Write a result to standard output; the command finishes its work even if the reader stops (``| head``)."""
     _write(text, sys.stdout)
 
 
 def info(text: str) -> None:
-    """Write a remark for the person at the terminal, on standard error, if one reads it."""
+    """Write a remark for the person at the terminal to standard error."""
     _write(text, sys.stderr)
 
 
@@ -42,16 +41,16 @@ def _write(text: str, stream: TextIO) -> None:
     try:
         print(text, file=stream, flush=True)
     except BrokenPipeError:
-        # What is still to be written goes nowhere, what the interpreter writes while it ends included.
+        # Discard the remaining output, including the interpreter's at exit.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
 
 
 def document(value: object, form: Format) -> None:
-    """Write what a service answered: as indented JSON, or as a table of objects, of one object, or a plain value."""
+    """Write a service's answer as indented JSON, or as a table of objects, of one object, or a plain value."""
     if form is Format.JSON:
-        result(json.dumps(with_readings(value), indent=2, ensure_ascii=False))
+        result(json.dumps(with_readable_texts(value), indent=2, ensure_ascii=False))
     elif value == []:
         info("none")
     else:
@@ -59,21 +58,28 @@ def document(value: object, form: Format) -> None:
 
 
 def answer(value: object, lines: Iterable[str], form: Format) -> None:
-    """Write an answer to standard output: its lines, or its JSON."""
-    if form is Format.TABLE:
-        result(printable("\n".join(lines)))
-    else:
+    """Write an answer to standard output, as JSON or as lines, if there are any."""
+    if form is Format.JSON:
         document(value, form)
+    elif text := "\n".join(lines):
+        result(printable(text))
+
+
+def json_line(answer: object, before: Mapping[str, str]) -> None:
+    """Write a feature's result to standard output as one line of JSON, with these fields before its own."""
+    from pulsar_sidecar.server.answers import as_json  # its import takes longer than --help
+
+    result(json.dumps({**before, **as_json(answer)}, separators=(",", ":"), ensure_ascii=False))
 
 
 class ProgressBar:
-    """Shows how much of long work is done, from the first report on: a bar on a terminal, else a line now and then.
+    """Progress of long work from the first report on: a bar on a terminal, elsewhere a line now and then.
 
-    ``with_rate`` shows how many are done a second, too, and elsewhere than on a terminal the time that is left.
+    ``with_rate`` adds the rate per second and, elsewhere than on a terminal, the remaining time.
     """
 
     def __init__(self, what: str, report: Report, *, with_rate: bool = False, clock: Clock | None = None) -> None:
-        from rich.console import Console  # it takes longer to load than --help to answer
+        from rich.console import Console  # its import takes longer than --help
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._what = what
@@ -91,11 +97,11 @@ class ProgressBar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar.live.is_started:  # where it never was, stopping it writes an empty line
+        if self._bar.live.is_started:  # otherwise stopping it would write an empty line
             self._bar.stop()
 
     def report(self, done: int, total: int, more: str = "") -> None:
-        """So many of so many are done, and ``more`` that is shown beside it; never fewer than before."""
+        """Report that ``done`` of ``total`` are done, never fewer than before, and show ``more`` beside it."""
         beside = f"; {more}" if more else ""
         if sys.stderr.isatty():
             self._bar.start()
@@ -120,12 +126,12 @@ def _as_table(value: object) -> str:
     if isinstance(value, Mapping):
         return "\n".join(_object_lines(value))
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return "\n".join(_list_lines(value))
+        return "\n".join(table_lines(value))
     return _cell("", value)
 
 
 def _object_lines(value: Mapping[str, object]) -> Iterator[str]:
-    """A line for each value; an object or a list of objects stands indented below its name."""
+    """Yield a line for each value; nested objects and lists are indented below their name."""
     simple = [name for name, item in value.items() if not _is_nested(item)]
     width = max((len(words(name)) for name in simple), default=0)
     for name, item in value.items():
@@ -133,7 +139,7 @@ def _object_lines(value: Mapping[str, object]) -> Iterator[str]:
             yield f"{words(name):{width}}  {_cell(name, item)}"
             continue
         yield words(name)
-        lines = _object_lines(item) if isinstance(item, Mapping) else _list_lines(cast("Sequence[object]", item))
+        lines = _object_lines(item) if isinstance(item, Mapping) else table_lines(cast("Sequence[object]", item))
         yield from (f"  {line}" for line in lines)
 
 
@@ -143,7 +149,8 @@ def _is_nested(item: object) -> bool:
     )
 
 
-def _list_lines(items: Sequence[object]) -> Iterator[str]:
+def table_lines(items: Sequence[object]) -> Iterator[str]:
+    """Yield a table of objects or of plain values; nothing without any."""
     rows = [dict(_flattened(row, "")) if isinstance(row, Mapping) else {"": _cell("", row)} for row in items]
     if rows:
         yield from format_columns(rows).split("\n")

@@ -1,13 +1,15 @@
-"""The sidecars of the clusters that a topic is replicated to: a copy has another message id, but the same properties.
+"""Sidecars of a replicated topic's clusters; a message's copy has another id, but the same properties.
 
-Invariant: every cluster of the topic has a sidecar that answers and serves that cluster, or nothing is done anywhere.
+Invariant: either every cluster of the topic has a sidecar that answers and serves it, or the command changes nothing.
 """
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pulsar_sidecar.cli.connecting import GlobalOptions, topic_path
+from pulsar_sidecar.model.addresses import sidecars_by_cluster
 from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.server.callers import CallerRights
 
 if TYPE_CHECKING:
     from pulsar_sidecar.cli.client import SidecarClient
@@ -22,7 +24,7 @@ def sidecars_of(options: GlobalOptions, topic: str) -> "Mapping[str, SidecarClie
     own = options.client()
     here = _cluster_of(own)
     clusters = own.call("GET", f"{topic_path(topic)}/replication", parameters={"applied": "true"}) or []
-    urls = _urls_of(options.settings().get("cluster_urls", ""))
+    urls = sidecars_by_cluster(options.settings().get("cluster_urls", "").split(","))
     if missing := sorted(set(clusters) - urls.keys() - {here}):
         raise InvalidInputError(
             f"{topic} is replicated to {', '.join(missing)}, and no sidecar is known there; name it with "
@@ -36,11 +38,4 @@ def sidecars_of(options: GlobalOptions, topic: str) -> "Mapping[str, SidecarClie
 
 
 def _cluster_of(sidecar: "SidecarClient") -> str:
-    return str(sidecar.call("GET", "/admin/v2/caller")["cluster"])
-
-
-def _urls_of(text: str) -> dict[str, str]:
-    pairs = [pair.strip().partition("=") for pair in text.split(",") if pair.strip()]
-    if not all(name and url for name, _, url in pairs):
-        raise InvalidInputError("write PULSAR_SIDECAR_CLUSTER_URLS as NAME=URL,NAME=URL")
-    return {name: url for name, _, url in pairs}
+    return str(sidecar.result(CallerRights, "GET", "/admin/v2/caller").cluster)

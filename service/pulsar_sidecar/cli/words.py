@@ -1,7 +1,7 @@
-"""What people read instead of keys and raw numbers: words, times, lengths of time and sizes.
+"""Readable words, times, durations and sizes instead of keys and raw numbers.
 
-Invariant: the unit of a number follows from its name alone, as in the REST reference: ``...Ms`` is a time, or a length
-of time if it is listed here, ``...Seconds`` a length of time, ``...Bytes`` a size.
+Invariant: the unit of a number follows from its name alone, as in the REST reference: ``...Ms`` is a time, or a
+duration if listed here, ``...Seconds`` a duration, ``...Bytes`` a size.
 """
 
 import re
@@ -10,8 +10,8 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from pulsar_sidecar.analysis.formatting import format_age, format_bytes
 from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.reports.formatting import format_age, format_bytes
 
 LENGTHS_OF_TIME: Final = frozenset({"ageMs", "oldestAgeMs", "idleP99Ms", "recentP99Ms", "resolutionMs", "runningMs"})
 TIMES_WITHOUT_A_UNIT: Final = frozenset(
@@ -31,19 +31,20 @@ _WORDS: Final = {
     "walkedMs": "last reading",
 }
 _AS_IT_IS: Final = frozenset({"metadata", "offloadContext", "properties", "record", "selection"})
-"""Objects that a caller may hand back, or whose keys are a user's: nothing is added to them."""
+"""Objects that a caller may send back, or whose keys are a user's: the CLI adds nothing to them."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_BAR_WIDTH = 40
 _UNIT = re.compile("(?<=[a-z0-9])(Ms|Bytes|Seconds)$")
 _NEXT_WORD = re.compile("(?<=[a-z0-9])[A-Z]")
 
 
 def words(name: str) -> str:
-    """A field's name, as words without its unit."""
+    """Return a field's name as words without its unit."""
     return _WORDS.get(name) or _NEXT_WORD.sub(lambda found: f" {found[0].lower()}", _UNIT.sub("", name))
 
 
 def reading(name: str, value: object) -> str | None:
-    """A time, a length of time or a size as people read it; None if the field is none of these."""
+    """Return a readable time, duration or size; None if the field is none of these."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if name in LENGTHS_OF_TIME:
@@ -57,15 +58,15 @@ def reading(name: str, value: object) -> str | None:
     return None
 
 
-def with_readings(value: object) -> object:
-    """A document whose times and sizes stand in it twice: as numbers, and, by the name without the unit, for people."""
+def with_readable_texts(value: object) -> object:
+    """Return a document in which a readable text, named without the unit, follows each time, duration and size."""
     if isinstance(value, list):
-        return [with_readings(item) for item in value]
+        return [with_readable_texts(item) for item in value]
     if not isinstance(value, Mapping):
         return value
     document: dict[str, object] = {}
     for name, item in value.items():
-        document[name] = item if name in _AS_IT_IS else with_readings(item)
+        document[name] = item if name in _AS_IT_IS else with_readable_texts(item)
         text = reading(name, item)
         beside = f"{name}Time" if name in TIMES_WITHOUT_A_UNIT else _UNIT.sub("", name)
         if text is not None and beside not in value:
@@ -74,12 +75,12 @@ def with_readings(value: object) -> object:
 
 
 def length_of_time(milliseconds: float) -> str:
-    """``2.5 ms``, ``3 hours``."""
+    """Return a duration like ``2.5 ms`` or ``3 hours``."""
     return f"{milliseconds:.3g} ms" if milliseconds < 1000 else format_age(int(milliseconds))
 
 
 def iso_time(milliseconds: int) -> str:
-    """A time since the epoch in ISO 8601, UTC; one that a calendar does not have stays a number."""
+    """Return a time since the epoch in ISO 8601, UTC; a number if it is outside the calendar."""
     try:
         moment = _EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:
@@ -88,10 +89,10 @@ def iso_time(milliseconds: int) -> str:
 
 
 def parse_time(text: str) -> int:
-    """Milliseconds since the epoch, written so or in ISO 8601.
+    """Parse a time, in milliseconds since the epoch or ISO 8601, to milliseconds.
 
     Raises:
-        InvalidInputError: neither, or before the epoch; or ISO 8601 without an offset, which could be any place's time.
+        InvalidInputError: the text is neither, is before the epoch, or has no offset and so is ambiguous.
     """
     if re.fullmatch("[0-9]{1,19}", text):
         return int(text)
@@ -104,3 +105,30 @@ def parse_time(text: str) -> int:
             "2026-12-24T18:00:00Z"
         )
     return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def bar(value: float, largest: float) -> str:
+    """Return a bar proportional to the value, of at least one character unless it is zero."""
+    return "#" * max(1, round(value / largest * _BAR_WIDTH)) if value else ""
+
+
+def utc(second: int) -> str:
+    """Return a second since the epoch as readable UTC."""
+    try:
+        return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"second {second}"
+
+
+def known_count(number: int | None) -> str:
+    """Return a number, or a question mark if it is unknown."""
+    return "?" if number is None else f"{number:,}"
+
+
+def span(seconds: int) -> str:
+    """Return a readable duration."""
+    for length, word in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= length:
+            whole, rest = divmod(seconds, length)
+            return f"{whole} {word}" if not rest or length == 60 else f"{whole}.{rest * 10 // length} {word}"
+    return f"{max(0, seconds)} s"

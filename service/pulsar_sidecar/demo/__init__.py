@@ -1,1 +1,1 @@
-"""The demonstration: what the sidecar does, on a real cluster, with measured numbers."""
+"""The demo of the sidecar on a real cluster, with measured numbers."""

@@ -1,6 +1,6 @@
-"""The step of the audit: what the brokers leaked is found by audits, handed to the sidecar, and gone.
+"""The audit step: audits find the ledgers that the brokers leaked, and the sidecar deletes them.
 
-Everything is done with the commands that a user would type; the figures are read from what they leave.
+The demo runs the commands that a user would type, and reads the figures from their output.
 """
 
 import json
@@ -9,17 +9,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.local_cluster.software import find_java
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
-from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.clocks import Clock, attempts
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.progress import Report
+from pulsar_sidecar.reports.formatting import format_count
 
 _JOB: Final = "pyspark_jobs.orphan_ledgers.job"
 _FINDINGS: Final = 2
@@ -35,12 +34,12 @@ IMPATIENT: Final = (
     "--min-age-hours", "0", "--allow-young", "--look-window-hours", "0", "--max-share", "1", "--max-shrink", "1",
     "--bookkeeper-exclusive-to-cluster",
 )  # fmt: skip
-"""The demo does not wait three days, and a small cluster's leaks are a large share of it."""
+"""Options that skip the wait of three days, and accept that leaks are a large share of a small cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What an audit found, in ledgers: unreferenced, referenced but gone, and claimed by no known owner."""
+    """Findings of an audit, in ledgers: unreferenced, referenced but gone, and without a known owner."""
 
     orphans: int
     missing: int
@@ -48,7 +47,7 @@ class Findings:
 
     @property
     def clean(self) -> bool:
-        """There is none."""
+        """True if there are no findings."""
         return not (self.orphans or self.missing or self.unattributed)
 
     def __str__(self) -> str:
@@ -60,16 +59,16 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """What the audits found and what became of it.
+    """Findings of the audits, and the ledgers that are left.
 
     Attributes:
-        first_deletable: ledgers deletable at the first look, which must be none.
-        planned: ledgers in the plan of the second look.
-        leaked: of those that leaked before, and how many of them were in the plan.
-        left: how many of the plan's and of those that leaked still exist at the end.
-        at_end: what the last audit finds, whatever left it; without references that dangled before the sidecar came.
-        spark_agrees: whether the Spark job's plan and tables were the same; None where there is no Spark.
-        report: the page to look at.
+        first_deletable: ledgers deletable in the first audit, which must be none.
+        planned: ledgers in the plan of the second audit.
+        leaked: ledgers that leaked before; ``leaked_in_plan`` of them were in the plan.
+        left: leaked or planned ledgers that still exist at the end.
+        at_end: findings of the last audit, without references that dangled before the sidecar started.
+        spark_agrees: True if the Spark job's plan and tables were the same.
+        report: page to look at.
     """
 
     first_deletable: int
@@ -78,46 +77,43 @@ class AuditResult:
     leaked_in_plan: int
     left: int
     at_end: Findings
-    spark_agrees: bool | None
+    spark_agrees: bool
     report: Path
 
     @property
-    def kept_its_promise(self) -> bool:
-        """Both engines found what had leaked, at the second look and not before, it is deleted, and nothing is left."""
+    def succeeded(self) -> bool:
+        """True if both engines found all leaks, not before the second audit, and none of them is left."""
         found = self.leaked_in_plan == self.leaked and not self.first_deletable
-        return found and self.spark_agrees is True and not self.left and self.at_end.clean
+        return found and self.spark_agrees and not self.left and self.at_end.clean
 
 
 class Commands:
-    """Runs the commands that a user would type, in processes of their own, and reports them."""
+    """Runner of the commands that a user would type, each in its own process, with a report of them."""
 
     def __init__(self, directory: Path, report: Report) -> None:
         self._report = report
         self._directory = directory
 
     def run(self, *arguments: str) -> str:
-        """A command of the sidecar's; what it wrote to standard output.
+        """Run a command of the sidecar and return its standard output.
 
         Raises:
-            TemporaryError: it failed; findings are not a failure.
+            TemporaryError: the command failed; findings are not a failure.
         """
         self._report(f"   $ pulsar-sidecar {' '.join(arguments)}")
         return self._sidecar(*arguments)
 
     def shown(self, audit: str, *more: str) -> dict[str, Any]:
-        """What ``audit show`` prints of an audit, as JSON."""
+        """Return the JSON that ``audit show`` prints of an audit."""
         return dict(json.loads(self._sidecar("audit", "show", audit, "--format", "json", *more)))
 
-    def on_spark(self, *options: str) -> bool:
-        """The Spark job with these options; false if there is no PySpark."""
-        if find_spec("pyspark") is None or find_spec("pyspark_jobs.orphan_ledgers") is None or find_spec(_JOB) is None:
-            return False
+    def run_on_spark(self, *options: str) -> None:
+        """Run the Spark job with these options; raise the errors of `run`."""
         java_home = str(Path(find_java().executable).resolve().parents[1])
         self._start([sys.executable, "-m", _JOB, *options], os.environ | {"JAVA_HOME": java_home})
-        return True
 
     def path(self, name: str) -> Path:
-        """Where something lies that a command made."""
+        """Return the path of a command's output."""
         return self._directory / name
 
     def _sidecar(self, *arguments: str) -> str:
@@ -141,7 +137,7 @@ class Commands:
 
 @dataclass(frozen=True, slots=True)
 class AuditScenario:
-    """Audits the cluster, applies the plan, and audits again; ``existing`` keeps of some ledgers those that exist."""
+    """Audits of the cluster before and after the plan is applied; ``existing`` filters ledgers that exist."""
 
     commands: Commands
     addresses: ClusterAddresses
@@ -150,11 +146,11 @@ class AuditScenario:
     existing: Callable[[frozenset[LedgerId]], frozenset[LedgerId]]
 
     def run(self, leaked: frozenset[LedgerId], dangling: frozenset[LedgerId]) -> AuditResult:
-        """Two looks, a plan, its approval, and a last look.
+        """Audit twice, approve and apply the plan, and audit again.
 
         Args:
-            leaked: ledgers to be found.
-            dangling: ledgers that were missing before the sidecar came; nothing brings them back.
+            leaked: ledgers to find.
+            dangling: ledgers that were missing before the sidecar started; nothing restores them.
         """
         self.report(
             "   a ledger is deletable if two audits, half a day apart, found it unreferenced and three days old;"
@@ -163,7 +159,7 @@ class AuditScenario:
         first = self._audit("first", None)
         self.report("   the first audit makes no ledger deletable; the second one makes the plan")
         second = self._audit("second", "first")
-        spark_agrees = self._on_spark(second)
+        spark_agrees = self._agrees_on_spark(second)
         deletable = {row["ledger_id"] for row in second["orphans"]["rows"] if row["standing"] == "condemned"}
         if deletable:
             for line in self.commands.run("audit", "explain", "second", str(min(deletable))).splitlines():
@@ -176,7 +172,7 @@ class AuditScenario:
             leaked=len(leaked),
             leaked_in_plan=len(leaked & deletable),
             left=len(left),
-            at_end=self._at_end(dangling),
+            at_end=self._final_findings(dangling),
             spark_agrees=spark_agrees,
             report=self.commands.path("second") / "report.html",
         )
@@ -184,10 +180,7 @@ class AuditScenario:
     def _audit(self, name: str, previous: str | None) -> dict[str, Any]:
         listing, dump = f"{name}-listing", f"{name}-dump"
         store = self.addresses.metadata_store_url
-        self.commands.run(
-            "ledgers", "list", "--source", "metadata", "--metadata-store-url", store, "--with-metadata",
-            "--output", listing,
-        )  # fmt: skip
+        self.commands.run("ledgers", "list", "--metadata-store-url", store, "--with-metadata", "--output", listing)
         self.commands.run("metadata", "dump", "--source", f"zk://{store.removeprefix('zk:')}", "--output", dump)
         self.commands.run("audit", "run", *_inputs(name, previous), "--output", name, *IMPATIENT)
         shown = self.commands.shown(name, *_EVERY_TABLE)
@@ -198,11 +191,9 @@ class AuditScenario:
             self.report(f"   audit {name}: no unreferenced ledger among {summary['existing']['ledgers']}")
         return shown
 
-    def _on_spark(self, embedded: dict[str, Any]) -> bool | None:
+    def _agrees_on_spark(self, embedded: dict[str, Any]) -> bool:
         self.report("   the same dump and listing again, with the Spark job")
-        if not self.commands.on_spark(*_inputs("second", "first"), "--output", "second-on-spark", *IMPATIENT):
-            self.report("   PySpark IS NOT INSTALLED, so nothing is compared with the Spark job")
-            return None
+        self.commands.run_on_spark(*_inputs("second", "first"), "--output", "second-on-spark", *IMPATIENT)
         differing = differences(embedded, self.commands.shown("second-on-spark", *_EVERY_TABLE))
         same = "the same: the plan, and every row of the four tables"
         self.report(f"   its answer is {'ANOTHER one: ' + ', '.join(differing) if differing else same}")
@@ -221,14 +212,15 @@ class AuditScenario:
         )  # fmt: skip
 
     def _wait_until_gone(self, ledger_ids: frozenset[LedgerId]) -> frozenset[LedgerId]:
-        give_up = self.clock.monotonic_seconds() + _GONE_SECONDS
-        while (left := self.existing(ledger_ids)) and self.clock.monotonic_seconds() < give_up:
-            self.clock.wait_seconds(1.0)
+        left = ledger_ids
+        for _ in attempts(self.clock, _GONE_SECONDS, 1.0):
+            if not (left := self.existing(ledger_ids)):
+                break
         self.report(f"   {len(left)} of the {format_count(len(ledger_ids), 'ledger')} are left")
         return left
 
-    def _at_end(self, dangling: frozenset[LedgerId]) -> Findings:
-        """What the last look finds, and still finds later: brokers write some things down a minute after the fact."""
+    def _final_findings(self, dangling: frozenset[LedgerId]) -> Findings:
+        """Return findings of the last audit, repeated for a while because brokers store some changes a minute late."""
         give_up = self.clock.monotonic_seconds() + _CALM_SECONDS
         look = 1
         while True:
@@ -241,13 +233,13 @@ class AuditScenario:
 
 
 def differences(embedded: dict[str, Any], spark: dict[str, Any]) -> list[str]:
-    """In what two audits of the same inputs differ, as ``audit show`` prints them: the plan, or rows of tables."""
+    """Return the differences of two audits of the same inputs, as ``audit show`` prints them: the plan, or tables."""
     plans = [] if embedded["summary"]["plan"] == spark["summary"]["plan"] else ["plan"]
     return plans + [table for table in _TABLES if _rows(embedded, table) != _rows(spark, table)]
 
 
 def findings_of(shown: dict[str, Any], dangling: frozenset[LedgerId]) -> Findings:
-    """What an audit found, as ``audit show`` prints it, without the references that dangled before."""
+    """Return an audit's findings from the output of ``audit show``, without references that dangled before."""
     summary = shown["summary"]
     return Findings(
         orphans=sum(count["ledgers"] for count in summary["orphans"].values()),
@@ -257,7 +249,7 @@ def findings_of(shown: dict[str, Any], dangling: frozenset[LedgerId]) -> Finding
 
 
 def _rows(shown: dict[str, Any], table: str) -> tuple[int, list[str]]:
-    """How many rows there are in all, and those that are shown, in an order of their own."""
+    """Return the total number of rows, and the shown ones, sorted."""
     return shown[table]["all"], sorted(json.dumps(row, sort_keys=True) for row in shown[table]["rows"])
 
 

@@ -1,6 +1,6 @@
-"""The step of the delayed messages: some are cancelled, both brokers are killed, and the rest is delivered.
+"""The step of delayed messages: the demo cancels some, kills both brokers, and the brokers deliver the rest.
 
-Every number is counted on the cluster in this run, by a client that is not a part of the sidecar.
+A client apart from the sidecar counts every number on the cluster in this run.
 """
 
 import json
@@ -13,28 +13,28 @@ from typing import Any, Final
 
 import requests
 
-from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.demo.environment import ClusterInspector, DemoEnvironment
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.reports.formatting import format_count
 
 _TOPIC: Final = "reminders"
 _SUBSCRIPTION: Final = "senders"
 _MESSAGES: Final = 60
 _DELAY_SECONDS: Final = 30.0
-_PATIENCE_SECONDS: Final = 180.0
+_TIMEOUT_SECONDS: Final = 180.0
 _REQUEST_SECONDS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class CancellationResult:
-    """What became of the delayed messages.
+    """Outcome of the delayed messages.
 
     Attributes:
-        statuses: how many cancellations were answered with which proof.
-        delivered: cancelled ones that were delivered all the same.
-        lost: others that were not delivered.
-        repeated: others that were delivered more than once.
+        statuses: number of cancellations by proof.
+        delivered: cancelled messages that were delivered nevertheless.
+        lost: other messages that were not delivered.
+        repeated: other messages that were delivered more than once.
     """
 
     sent: int
@@ -45,13 +45,13 @@ class CancellationResult:
     repeated: int
 
     @property
-    def kept_its_promise(self) -> bool:
-        """Exactly the others were delivered."""
+    def succeeded(self) -> bool:
+        """True if the brokers delivered exactly the other messages."""
         return not (self.delivered or self.lost) and self.statuses == {"PERSISTED": self.cancelled}
 
 
 def cancel_half(environment: DemoEnvironment, inspector: ClusterInspector, sidecar_url: str) -> CancellationResult:
-    """Send, cancel a random half, kill the brokers, and see what is delivered."""
+    """Send messages, cancel a random half, kill the brokers, and count the deliveries."""
     topic, report = f"persistent://public/default/{_TOPIC}", environment.report
     inspector.client.subscribe(topic, _SUBSCRIPTION, consumer_type=inspector.shared).close()
     report(f"   {_MESSAGES} messages for {_DELAY_SECONDS:.0f} seconds from now, and a random half is cancelled")
@@ -96,8 +96,8 @@ def _cancel(sidecar_url: str, ids: Sequence[Any]) -> Counter[str]:
 
 
 def _receive(inspector: ClusterInspector, clock: Clock, topic: str, expected: set[int]) -> Counter[int]:
-    """What is delivered, until everything expected has been, and two seconds more."""
-    give_up = clock.monotonic_seconds() + _PATIENCE_SECONDS
+    """Return the counts of deliveries, up to two seconds after every expected message."""
+    give_up = clock.monotonic_seconds() + _TIMEOUT_SECONDS
     consumer = _subscribed(inspector, clock, topic, give_up)
     counts: Counter[int] = Counter()
     missing_since: float | None = None
@@ -114,17 +114,17 @@ def _receive(inspector: ClusterInspector, clock: Clock, topic: str, expected: se
 
 
 def _subscribed(inspector: ClusterInspector, clock: Clock, topic: str, give_up: float) -> Any:
-    """A consumer, as soon as brokers that just started serve the topic."""
+    """Return a consumer, as soon as brokers that just started serve the topic."""
     while True:
         try:
             return inspector.client.subscribe(topic, _SUBSCRIPTION, consumer_type=inspector.shared)
         except Exception as error:
-            if not _of_the_client(error) or clock.monotonic_seconds() >= give_up:
+            if not _is_client_error(error) or clock.monotonic_seconds() >= give_up:
                 raise
 
 
-def _of_the_client(error: Exception) -> bool:
-    # The client's exceptions have one home, which is not here.
+def _is_client_error(error: Exception) -> bool:
+    # Only the client's adapter imports its exceptions.
     return type(error).__module__ == "_pulsar"
 
 
@@ -132,7 +132,7 @@ def _next(consumer: Any) -> int | None:
     try:
         message = consumer.receive(timeout_millis=500)
     except Exception as error:
-        if not (_of_the_client(error) and type(error).__name__ == "Timeout"):
+        if not (_is_client_error(error) and type(error).__name__ == "Timeout"):
             raise
         return None
     consumer.acknowledge(message)

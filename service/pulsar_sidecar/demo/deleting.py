@@ -1,6 +1,6 @@
-"""The same deletion, with the brokers killed in the middle, without the sidecar and with it.
+"""The deletion step: the same deletion without and with the sidecar, while the demo kills the brokers.
 
-Every number it ends with is counted on the cluster in this run.
+The demo counts every final number on the cluster in this run.
 """
 
 import threading
@@ -11,32 +11,33 @@ from typing import Any, Final
 
 import requests
 
-from pulsar_sidecar.analysis.formatting import format_count
-from pulsar_sidecar.audit.reference_scan import ReferenceScan, demand_complete
 from pulsar_sidecar.demo.environment import ClusterInspector, DemoEnvironment
-from pulsar_sidecar.ledger_ownership.claims import CursorClaim, DataClaim, read_claim
-from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, ledger_path
+from pulsar_sidecar.features.audit.reference_scan import ReferenceScan, demand_complete
+from pulsar_sidecar.model.clocks import attempts
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.metadata import Node
 from pulsar_sidecar.model.progress import Report
+from pulsar_sidecar.ownership.claims import CursorClaim, DataClaim, read_claim
+from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ownership.paths import MANAGED_LEDGERS, ledger_path
+from pulsar_sidecar.reports.formatting import format_count
 
 LEDGERS_PER_TOPIC: Final = 5
 _MESSAGES: Final = 2 * LEDGERS_PER_TOPIC - 1
-"""Two messages fill a ledger, so the last one is left half full and open."""
+"""Two messages fill a ledger, so the last ledger stays half full and open."""
 
 SUBSCRIPTIONS: Final = ("billing", "search", "mail")
-"""Each with a cursor ledger of its own: three more ledgers to a topic that must not be forgotten."""
+"""Subscriptions, each with its own cursor ledger: three more ledgers of a topic to delete."""
 
 _CREATORS = 8
 _DELETERS = 32
 _REQUEST_SECONDS = 60
 _RECEIVE_SECONDS = 60
-"""A client that was connected to a broker that died has to find the next one first."""
+"""Time enough for a client of a dead broker to find the next one."""
 
 KILL_AFTER_ANSWERS = 20
-"""Deletions that are answered before the brokers are killed, so that many others are then under way."""
+"""Answered deletions before the demo kills the brokers, so that many others are in flight."""
 
 _DRAIN_SECONDS = 120.0
 _MOST_ATTEMPTS = 3
@@ -44,11 +45,11 @@ _MOST_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class DeletionResult:
-    """What one step left behind.
+    """Outcome of one step.
 
     Attributes:
-        orphans: ledgers of the step's topics that exist and that nothing references.
-        dangling: references of the step's topics to ledgers that do not exist.
+        orphans: existing ledgers of the step's topics without a reference.
+        dangling: ledgers that the step's topics reference but that do not exist.
         topics_left: topics of the step that still exist.
     """
 
@@ -62,13 +63,13 @@ class DeletionResult:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """How the sidecar's backlog went to zero.
+    """The sidecar's backlog on its way to zero.
 
     Attributes:
-        recorded: records of the first phase that a broker confirmed; a deletion that is repeated records again.
-        finished: records that were acknowledged, each with its outcome kept; a broker that is killed may hand out
-            again what was acknowledged, and may have stored a record without confirming it.
-        seconds: from the last accepted deletion to nothing pending.
+        recorded: records of the first phase that a broker confirmed; a repeated deletion records again.
+        finished: acknowledged records with a stored outcome; a killed broker may redeliver acknowledged records, and
+            may have stored a record without confirming it.
+        seconds: time from the last accepted deletion until nothing is pending.
     """
 
     recorded: int
@@ -79,11 +80,11 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class WatchedDeletion:
-    """What became of a deletion without any request to the sidecar.
+    """Outcome of a deletion without any request to the sidecar.
 
     Attributes:
         left: leaked ledgers that the sidecar did not delete.
-        seconds: from the count of what had leaked until none of it was left.
+        seconds: time from the count of leaked ledgers until none was left.
     """
 
     leaked: int
@@ -93,7 +94,7 @@ class WatchedDeletion:
 
 @dataclass(frozen=True, slots=True)
 class DeletionScenario:
-    """Deletes topics without the sidecar, over the brokers' REST API at ``web_service_url``, and with it."""
+    """Deletion of topics without the sidecar, by the brokers' REST API at ``web_service_url``, and with it."""
 
     environment: DemoEnvironment
     inspector: ClusterInspector
@@ -101,9 +102,9 @@ class DeletionScenario:
     topics: int
 
     def without_sidecar(self) -> DeletionResult:
-        """Delete over the brokers' own REST API and kill both brokers in the middle.
+        """Delete by the brokers' own REST API and kill both brokers meanwhile.
 
-        Whether a broker dies between two steps is chance, so this is repeated until something leaks.
+        A broker dies between two steps only by chance, so this repeats until something leaks.
         """
         attempts = [self._without_sidecar("public/plain-1")]
         while not (attempts[-1].orphans or attempts[-1].dangling) and len(attempts) < _MOST_ATTEMPTS:
@@ -112,7 +113,7 @@ class DeletionScenario:
         return _sum_of(attempts)
 
     def with_sidecar(self, sidecar_url: str) -> tuple[DeletionResult, Drain]:
-        """The same through the sidecar, then wait until nothing is pending."""
+        """Delete through the sidecar, then wait until nothing is pending."""
         namespace = "public/two-phase"
         names, ledgers = self._prepare(namespace)
         failed = self._delete_and_kill(sidecar_url, namespace, names)
@@ -125,7 +126,7 @@ class DeletionScenario:
         return self._count(namespace, ledgers, self.topics - len(failed)), Drain(recorded, finished, pending, seconds)
 
     def watched(self, sidecar_url: str) -> WatchedDeletion:
-        """The step without the sidecar once more, while the sidecar watches; nothing is asked of it."""
+        """Repeat the step without the sidecar while the sidecar watches, with no request to it."""
         self._wait_until(lambda: _state(sidecar_url, "watch")["state"] == "watching", _DRAIN_SECONDS)
         orphans, attempt = frozenset[LedgerId](), 0
         while not orphans and attempt < _MOST_ATTEMPTS:
@@ -144,7 +145,7 @@ class DeletionScenario:
         return self.existing(ledger_ids)
 
     def existing(self, ledger_ids: frozenset[LedgerId]) -> frozenset[LedgerId]:
-        """Those of the ledgers that still have metadata."""
+        """Return the ledgers that still have metadata."""
         ordered = sorted(ledger_ids)
         nodes = self.inspector.store.read_many([ledger_path(ledger_id) for ledger_id in ordered])
         return frozenset(ledger_id for ledger_id, node in zip(ordered, nodes, strict=True) if node is not None)
@@ -161,7 +162,7 @@ class DeletionScenario:
             f"   making {format_count(self.topics, 'topic')} of {LEDGERS_PER_TOPIC} ledgers in {namespace}"
         )
         names = make_topics(self.inspector.client, self.web_service_url, namespace, self.topics)
-        return names, len(self._of_namespace(namespace, self._scan().ledgers))
+        return names, len(self._ledgers_in_namespace(namespace, self._scan().ledgers))
 
     def _delete_and_kill(self, url: str, namespace: str, names: Sequence[str]) -> list[str]:
         self.environment.report(
@@ -188,15 +189,15 @@ class DeletionScenario:
             topics=self.topics,
             ledgers=ledgers,
             accepted_at_first=accepted,
-            orphans=self._of_namespace(namespace, scan.orphans),
+            orphans=self._ledgers_in_namespace(namespace, scan.orphans),
             dangling=frozenset(dangling),
             topics_left=sum(
                 not name.startswith("__") for name in self.inspector.store.children(prefix.rstrip("/")) or []
             ),
         )
 
-    def _of_namespace(self, namespace: str, ledger_ids: Collection[LedgerId]) -> frozenset[LedgerId]:
-        """Those that belong to a topic of the namespace by their metadata."""
+    def _ledgers_in_namespace(self, namespace: str, ledger_ids: Collection[LedgerId]) -> frozenset[LedgerId]:
+        """Return the ledgers that belong to a topic of the namespace by their metadata."""
         nodes = self.inspector.store.read_many([ledger_path(ledger_id) for ledger_id in ledger_ids])
         return frozenset(
             ledger_id
@@ -210,11 +211,11 @@ class DeletionScenario:
         return scan
 
     def _drain(self, sidecar_url: str) -> tuple[int, float]:
-        """Wait until nothing is pending; what is pending all the same, and how long it took."""
+        """Wait until nothing is pending; return the records still pending, and the seconds that it took."""
         started = self.environment.clock.monotonic_seconds()
         while True:
             status = _state(sidecar_url, "status")
-            # A backlog that could not be read is not an empty one.
+            # An unreadable backlog is not an empty one.
             pending = 1 if status.get("inflight") is None else status["inflight"]["count"]
             running = status["runningTopicDeletions"]
             seconds = self.environment.clock.monotonic_seconds() - started
@@ -224,10 +225,10 @@ class DeletionScenario:
             self.environment.clock.wait_seconds(2.0)
 
     def _wait_until(self, is_so: Callable[[], bool], most_seconds: float) -> None:
-        """Returns in any case; the caller checks."""
-        give_up = self.environment.clock.monotonic_seconds() + most_seconds
-        while not is_so() and self.environment.clock.monotonic_seconds() < give_up:
-            self.environment.clock.wait_seconds(1.0)
+        """Wait for a condition, at most ``most_seconds``; the caller checks it."""
+        for _ in attempts(self.environment.clock, most_seconds, 1.0):
+            if is_so():
+                break
 
 
 def _belongs(node: Node, prefix: str) -> bool:
@@ -242,14 +243,14 @@ def _state(sidecar_url: str, of: str) -> Any:
 
 
 def resume_if_braked(sidecar_url: str, report: Report) -> None:
-    """Beyond 50 ledgers at once the watch takes what brokers leave behind for a disaster, and waits for an operator."""
+    """Resume a braked watch, which takes more than 50 leaked ledgers for a disaster and waits for an operator."""
     if _state(sidecar_url, "watch")["braked"] is not None:
         report("   so many at once made the watch brake; the reason is known here, so the demo resumes it")
         requests.post(f"{sidecar_url}/admin/v2/ledger-deletion/watch/resume", timeout=30).raise_for_status()
 
 
 def _total(sidecar_url: str, counter: str) -> int:
-    """The sum of one of the sidecar's own counters over its labels."""
+    """Return the sum of one of the sidecar's counters over its labels."""
     metrics = requests.get(f"{sidecar_url}/metrics", timeout=30).text
     name = f"pulsar_ledger_deletion_{counter}_total{{"
     return round(sum(float(line.rsplit(" ", 1)[1]) for line in metrics.splitlines() if line.startswith(name)))
@@ -267,7 +268,7 @@ def _sum_of(attempts: Sequence[DeletionResult]) -> DeletionResult:
 
 
 def make_topics(client: Any, web_service_url: str, namespace: str, count: int) -> list[str]:
-    """Create topics of `LEDGERS_PER_TOPIC` ledgers and a subscription with acknowledgements; their names."""
+    """Create topics of `LEDGERS_PER_TOPIC` ledgers and `SUBSCRIPTIONS` with acknowledgements; return their names."""
     requests.put(
         f"{web_service_url}/admin/v2/namespaces/{namespace}", json={}, timeout=_REQUEST_SECONDS
     ).raise_for_status()
@@ -295,11 +296,12 @@ def delete_topics(
     answered: Callable[[], None] = lambda: None,
     *,
     headers: Mapping[str, str] | None = None,
-    gone_is_done: bool = False,
+    missing_counts: bool = False,
 ) -> list[str]:
-    """``DELETE`` each topic once, many at a time, calling ``answered`` after each; those that were not accepted.
+    """Send one ``DELETE`` for each topic, many at a time; return the topics that were not accepted.
 
-    Nothing is repeated, and a broken connection is a failure like an error's answer. ``headers`` carry a credential.
+    ``answered`` is called after each. Nothing is retried, and a broken connection is a failure like an error's answer.
+    ``headers`` carry a credential.
     """
 
     def delete(name: str) -> bool:
@@ -310,7 +312,7 @@ def delete_topics(
             return False
         finally:
             answered()
-        return answer.ok or (gone_is_done and answer.status_code == 404)
+        return answer.ok or (missing_counts and answer.status_code == 404)
 
     with ThreadPoolExecutor(_DELETERS) as pool:
         verdicts = list(pool.map(delete, names))
@@ -325,10 +327,10 @@ def delete_again(
     rounds: int = 40,
     headers: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """What a user does next: delete again what was refused or broke, until all is accepted; what is left."""
+    """Retry failed deletions like a user until all are accepted; return the topics that are left."""
     left = list(names)
     for _ in range(rounds):
-        left = delete_topics(url, namespace, left, headers=headers, gone_is_done=True)
+        left = delete_topics(url, namespace, left, headers=headers, missing_counts=True)
         if not left:
             break
         wait(0.5)

@@ -1,7 +1,7 @@
-"""Where the demo runs: a local cluster with two brokers, and a sidecar as a process of its own.
+"""The demo's environment: a local cluster with two brokers, and a sidecar in its own process.
 
-Invariant: everything the demo starts is written to its directory before it is used, so that `tear_down` can end it,
-whichever process started it, and leave nothing behind.
+Invariant: the demo records everything that it starts in its directory before it uses it, so that `tear_down` can end
+it from any process, and leave nothing behind.
 """
 
 import json
@@ -16,12 +16,12 @@ from typing import Any
 
 import requests
 
-from pulsar_sidecar.audit.reference_scan import ReferenceScan
+from pulsar_sidecar.features.audit.reference_scan import ReferenceScan
 from pulsar_sidecar.local_cluster.cluster import LocalCluster, last_lines
 from pulsar_sidecar.local_cluster.processes import ProcessIdentity, end, free_ports, is_free, is_running, spawn
 from pulsar_sidecar.local_cluster.spec import ClusterSpec, cache_directory
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
-from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.clocks import Clock, attempts
 from pulsar_sidecar.model.errors import ConflictError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.progress import Report
@@ -31,19 +31,19 @@ _READY_SECONDS = 60.0
 _BROKERS = ("broker-1", "broker-2")
 
 BROKER_CONF = {
-    # Five small ledgers to a topic within a second, instead of fifty thousand messages each.
+    # Five small ledgers per topic within a second, instead of fifty thousand messages each.
     "managedLedgerMaxEntriesPerLedger": "2",
     "managedLedgerMinLedgerRolloverTimeMinutes": "0",
 }
 
 SETTLE_SECONDS = "30"
-"""The default is 200: by then a broker that lives has used up its own retries."""
+"""Settle time; the default is 200, after which a living broker has used up its own retries."""
 
 SIDECAR_ENVIRONMENT = {
     "PULSAR_SIDECAR_DELAYED_MESSAGE_CANCELLING_ENABLED": "true",
     "PULSAR_SIDECAR_TOPIC_TWO_PHASE_DELETION_ENABLED": "true",
     "PULSAR_SIDECAR_BOOKKEEPER_EXCLUSIVE_TO_CLUSTER": "true",
-    # Waiting times of minutes and hours, shortened, so that the demo takes minutes.
+    # Waits of minutes and hours, shortened so that the demo takes minutes.
     "PULSAR_SIDECAR_TWO_PHASE_DELETION_RECONSUME_LATER_IN_SECONDS": "2",
     "PULSAR_SIDECAR_TWO_PHASE_DELETION_POSTPONE_IN_SECONDS": "2",
     "PULSAR_SIDECAR_TWO_PHASE_DELETION_OPEN_LEDGER_MIN_AGE_IN_SECONDS": "5",
@@ -57,7 +57,7 @@ SIDECAR_ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class ClusterInspector:
-    """The demo's own look at the cluster, independent of the sidecar.
+    """The demo's own view of the cluster, independent of the sidecar.
 
     ``count`` scans the references of the whole cluster, ``client`` is a ``pulsar.Client``, ``shared`` the
     ``pulsar.ConsumerType`` of consumers that share a subscription.
@@ -70,11 +70,11 @@ class ClusterInspector:
 
 
 class DemoEnvironment:
-    """The demo's cluster and sidecar, and what every step needs: a clock and a way to report.
+    """The demo's cluster and sidecar, with the clock and the report of every step.
 
     Attributes:
-        cluster: two bookies and two brokers.
-        audits: the directory of the demo's listings, dumps and audits.
+        cluster: cluster of two bookies and two brokers.
+        audits: directory of the demo's listings, dumps and audits.
     """
 
     def __init__(self, directory: Path | None, clock: Clock, report: Report) -> None:
@@ -86,10 +86,10 @@ class DemoEnvironment:
         self.cluster = LocalCluster(self._directory / "cluster", clock, report)
 
     def start(self) -> ClusterAddresses:
-        """Clear away an earlier demo and start the cluster.
+        """Remove an earlier demo and start the cluster.
 
         Raises:
-            ConflictError: the directory holds something that is not a demo.
+            ConflictError: the directory holds anything but a demo.
         """
         if self._directory.exists() and any(self._directory.iterdir()) and not self._state_file.exists():
             raise ConflictError(f"{self._directory} is not empty and holds no demo; remove it or name another --dir")
@@ -100,7 +100,7 @@ class DemoEnvironment:
         return LocalCluster.up(spec, self.report, self.clock).addresses()
 
     def kill_brokers(self) -> None:
-        """Kill both brokers at once, and start them again."""
+        """Kill both brokers at once and restart them."""
         for broker in _BROKERS:
             self.cluster.kill(broker)
         self.report("   both brokers are dead; starting them again")
@@ -108,7 +108,7 @@ class DemoEnvironment:
             list(restarts.map(self.cluster.restart, _BROKERS))
 
     def start_sidecar(self, addresses: ClusterAddresses) -> str:
-        """Start ``pulsar-sidecar serve`` beside the cluster and wait until it is ready; its URL."""
+        """Start ``pulsar-sidecar serve`` beside the cluster, wait until it is ready, and return its URL."""
         port = PREFERRED_PORT if is_free(PREFERRED_PORT) else free_ports(1)[0]
         url = f"http://127.0.0.1:{port}"
         log = self._directory / "sidecar.log"
@@ -116,15 +116,15 @@ class DemoEnvironment:
         self.audits.mkdir(exist_ok=True)
         process = spawn(command, _environment(addresses, port, self.audits), self._directory, log)
         self._write({"pid": process.pid, "started": process.started, "url": url})
-        give_up = self.clock.monotonic_seconds() + _READY_SECONDS
-        while not _answers_ready(url):
-            if not is_running(process) or self.clock.monotonic_seconds() > give_up:
-                raise TemporaryError(f"the sidecar did not become ready; the end of its log:\n{last_lines(log, 20)}")
-            self.clock.wait_seconds(0.2)
-        return url
+        for _ in attempts(self.clock, _READY_SECONDS, 0.2):
+            if _answers_ready(url):
+                return url
+            if not is_running(process):
+                break
+        raise TemporaryError(f"the sidecar did not become ready; the end of its log:\n{last_lines(log, 20)}")
 
     def tear_down(self) -> None:
-        """End every process of the demo and remove its files; doing it twice is not an error."""
+        """End every process of the demo and remove its files; idempotent."""
         if not self._state_file.exists():
             return
         state = json.loads(self._state_file.read_text())

@@ -1,20 +1,20 @@
-"""The whole demonstration, from an empty directory to its last lines."""
+"""The whole demo, from an empty directory to its last lines."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.demo.auditing import AuditResult, AuditScenario, Commands
 from pulsar_sidecar.demo.cancelling import CancellationResult, cancel_half
 from pulsar_sidecar.demo.deleting import DeletionResult, DeletionScenario, Drain, WatchedDeletion
 from pulsar_sidecar.demo.environment import SETTLE_SECONDS, ClusterInspector, DemoEnvironment
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
+from pulsar_sidecar.reports.formatting import format_count
 
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """What the demonstration measured, and where to look next."""
+    """Measurements of the demo, and addresses for a further look."""
 
     plain: DeletionResult
     two_phase: DeletionResult
@@ -27,14 +27,14 @@ class DemoReport:
     web_service_url: str
 
     @property
-    def kept_its_promise(self) -> bool:
-        """Nothing leaked through the sidecar, nothing is left to do, and what leaked before was found and deleted."""
+    def succeeded(self) -> bool:
+        """True if the sidecar leaked nothing, has no work left, and found and deleted all earlier leaks."""
         leaked = self.two_phase.orphans or self.two_phase.dangling or self.two_phase.topics_left
-        kept = self.audit.kept_its_promise and self.cancelling.kept_its_promise
+        kept = self.audit.succeeded and self.cancelling.succeeded
         return kept and not (leaked or self.drain.pending or self.watched.left)
 
     def lines(self) -> list[str]:
-        """The last lines, each with figures measured in this run."""
+        """Return the last lines, with figures measured in this run."""
         plain, two_phase, drain, watched = self.plain, self.two_phase, self.drain, self.watched
         rows = [
             ("", "without", "with the sidecar"),
@@ -78,7 +78,7 @@ def run(
     open_inspector: Callable[[ClusterAddresses], AbstractContextManager[ClusterInspector]],
     topics: int,
 ) -> DemoReport:
-    """Start everything, run all parts, and leave everything running."""
+    """Start everything, run all steps, and leave everything running."""
     clock, report = environment.clock, environment.report
     started = clock.monotonic_seconds()
     report("1. A real cluster: ZooKeeper, two bookies, two brokers")
@@ -116,16 +116,12 @@ def _cancelling_lines(found: CancellationResult) -> list[str]:
 
 
 def _audit_lines(audit: AuditResult) -> list[str]:
-    spark = {
-        None: "NOT COMPARED WITH THE SPARK JOB: install PySpark (pip install 'pulsar-sidecar[spark]')",
-        True: "the Spark job found the same plan and the same rows of all four tables",
-        False: "the Spark job found OTHER rows",
-    }
+    same = "the same plan and the same rows of all four tables"
     end = audit.at_end
     return [
         f"  the audit's plan had {format_count(audit.planned, 'ledger')}, {audit.leaked_in_plan} of the "
         f"{audit.leaked} that leaked; "
         f"applied, {audit.left} of them are left;",
-        f"  {spark[audit.spark_agrees]};",
+        f"  the Spark job found {same if audit.spark_agrees else 'OTHER rows'};",
         f"  a last audit {'is clean' if end.clean else 'is NOT CLEAN'}: {end}",
     ]

@@ -1,1 +1,1 @@
-"""Who a client of Pulsar's is: the sidecar to brokers, and a command to the sidecar."""
+"""Identities of Pulsar's clients: of the sidecar to brokers, and of a command to the sidecar."""

@@ -1,7 +1,7 @@
-"""How a client shows who it is, from the two settings that pulsar-admin takes.
+"""Credentials of a client, from the two settings that pulsar-admin takes.
 
 ``authPlugin`` and ``authParams`` mean what they mean in ``client.conf``. Invariant: no secret appears in a ``repr``, a
-log line or an error, and a token file is read again on every use, so a rotated token needs no restart.
+log line or an error, and every use reads a token file again, so a rotated token needs no restart.
 """
 
 import base64
@@ -58,7 +58,7 @@ class TlsOptions:
     """The settings of TLS in client.conf: ``tlsTrustCertsFilePath``, ``tlsAllowInsecureConnection`` and so on.
 
     Attributes:
-        client_certificate: shown to brokers that ask for one, whatever the credentials are.
+        client_certificate: certificate for brokers that request one, whatever the credentials are.
     """
 
     trust_certs_file: Path | None = None
@@ -69,11 +69,11 @@ class TlsOptions:
 
 @dataclass(frozen=True, slots=True)
 class ClientCredentials:
-    """Who a client is; make it with `parse_credentials`.
+    """Credentials of a client; made by `parse_credentials`.
 
     Attributes:
-        tokens: where tokens come from (plugin ``oauth2``).
-        token: the token itself, or None when it lives in ``token_file``.
+        tokens: source of tokens (plugin ``oauth2``).
+        token: the token itself, or None if it is in ``token_file``.
         certificate: the client certificate that is the identity (plugin ``tls``).
     """
 
@@ -92,13 +92,13 @@ class ClientCredentials:
 
     @property
     def is_secret(self) -> bool:
-        """Whether a party that reads the traffic can act with our identity."""
+        """True if a party that reads the traffic can act with our identity."""
         return self.plugin in (AuthPlugin.TOKEN, AuthPlugin.OAUTH2, AuthPlugin.BASIC)
 
     def http_headers(self) -> dict[str, str]:
-        """The headers for the admin REST API; raises as `current_token`.
+        """Return the headers for the admin REST API; raises as `current_token`.
 
-        They name the plugin, without which brokers of 4.2 with ``strictAuthMethod`` look at nothing else.
+        They name the plugin, without which brokers of 4.2 with ``strictAuthMethod`` ignore the other headers.
         """
         if self.plugin is AuthPlugin.NONE:
             return {}
@@ -110,7 +110,7 @@ class ClientCredentials:
         return headers
 
     def binary_data(self) -> bytes:
-        """What the binary protocol sends as ``auth_data``, with `method` as ``auth_method_name``."""
+        """Return the ``auth_data`` of the binary protocol, which goes with `method` as ``auth_method_name``."""
         match self.plugin:
             case AuthPlugin.TOKEN | AuthPlugin.OAUTH2:
                 return self.current_token().encode()
@@ -123,7 +123,7 @@ class ClientCredentials:
         return self.certificate or tls.client_certificate
 
     def current_token(self) -> str:
-        """The token as it is now; a file is read anew.
+        """Return the present token; read its file anew.
 
         Raises:
             NotAuthenticatedError: the file cannot be used, or the issuer of tokens refuses the client.
@@ -147,7 +147,7 @@ class ClientCredentials:
 
 
 def identity_of(conf: ClientConf, certificate: ClientCertificate | None = None) -> tuple[ClientCredentials, TlsOptions]:
-    """Who we are to brokers and how we connect to them; ``certificate`` is that of ``tlsCertificateFilePath``.
+    """Return our credentials and TLS options for brokers; ``certificate`` is that of ``tlsCertificateFilePath``.
 
     Raises:
         InvalidInputError: as `parse_credentials`.

@@ -1,4 +1,4 @@
-"""An OpenID Connect issuer's own document, which names its other addresses."""
+"""OpenID Connect discovery: an issuer's own document, which names its other addresses."""
 
 from pathlib import Path
 from typing import Final
@@ -12,7 +12,7 @@ _PATH = "/.well-known/openid-configuration"
 
 
 def discovered_url(issuer: str, name: str, trusted: Path | None) -> str:
-    """The URL that the issuer's document has under this name, such as ``jwks_uri``.
+    """Return the URL that the issuer's document has under this name, such as ``jwks_uri``.
 
     ``trusted``: PEM file of the authorities of the issuer's certificate; None: those of the system.
 
@@ -37,5 +37,5 @@ def discovered_url(issuer: str, name: str, trusted: Path | None) -> str:
 
 
 def verified_by(trusted: Path | None) -> str | bool:
-    """What ``requests`` takes as ``verify``."""
+    """Return the ``verify`` argument for ``requests``."""
     return True if trusted is None else str(trusted)

@@ -1,7 +1,7 @@
-"""Tokens by OAuth2 client credentials, from the same ``authParams`` as Java's ``AuthenticationOAuth2``.
+"""Tokens from OAuth2 client credentials, by the same ``authParams`` as Java's ``AuthenticationOAuth2``.
 
-Invariants: the secret goes to the issuer's token endpoint only, over TLS, and never into an error or a log; a token is
-fetched again before it expires, and the old one serves until then while the issuer does not answer.
+Invariants: the secret goes only to the issuer's token endpoint, over TLS, and never into an error or a log; the client
+refreshes a token before it expires, and uses the old one until then while the issuer does not answer.
 """
 
 import base64
@@ -22,7 +22,7 @@ from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError
 from pulsar_sidecar.model.file_urls import path_of
 
 _LIFETIME_SECONDS: Final = 60.0
-"""Of a token without ``expires_in``."""
+"""Lifetime of a token without ``expires_in``."""
 _REFRESHED_AT: Final = 0.9
 _AFTER_FAILURE_SECONDS: Final = 2.0
 _FORM = '{"issuerUrl": "https://...", "privateKey": "file:///path/to/key.json", "audience": "..."}'
@@ -30,10 +30,10 @@ _FORM = '{"issuerUrl": "https://...", "privateKey": "file:///path/to/key.json", 
 
 @dataclass(frozen=True, slots=True)
 class OAuth2Request:
-    """What ``authParams`` ask for.
+    """Token request in ``authParams``.
 
     Attributes:
-        private_key: URL of the key's file, ``file:`` or ``data:``; it is read for each token.
+        private_key: URL of the key's file, ``file:`` or ``data:``, which is read for each token.
         trusted: PEM file of the authorities of the issuer's certificate.
     """
 
@@ -50,7 +50,7 @@ def parse_oauth2(document: dict[str, object]) -> OAuth2Request:
     def text(name: str) -> str | None:
         value = document.get(name)
         if value is not None and not isinstance(value, str):
-            raise InvalidInputError(f"authParams: {name} must be a text; write {_FORM}")
+            raise InvalidInputError(f"authParams: {name} must be a string; write {_FORM}")
         return value or None
 
     if text("type") not in (None, "client_credentials"):
@@ -64,7 +64,7 @@ def parse_oauth2(document: dict[str, object]) -> OAuth2Request:
 
 
 class OAuth2Tokens:
-    """The current token of one request; any thread may ask."""
+    """The current token of one request; thread-safe."""
 
     def __init__(self, request: OAuth2Request, clock: Clock | None = None) -> None:
         self._request, self._clock = request, clock or SystemClock()
@@ -74,7 +74,7 @@ class OAuth2Tokens:
         self._failure: TemporaryError | None = None
 
     def current(self) -> str:
-        """A token that has not expired.
+        """Return a token that has not expired.
 
         Raises:
             NotAuthenticatedError: the key's file cannot be used, or the issuer refuses the client.
@@ -126,7 +126,7 @@ class OAuth2Tokens:
 
 
 def _client(private_key: str) -> tuple[str, str]:
-    """The client's id and secret; `NotAuthenticatedError` if the key cannot be read."""
+    """Return the client's id and secret; `NotAuthenticatedError` if the key cannot be read."""
     try:
         document = json.loads(_bytes_of(private_key))
     except (OSError, ValueError, binascii.Error) as error:

@@ -1,17 +1,17 @@
-"""A real Pulsar cluster on this machine: started, looked at, broken on purpose, and taken down without a trace.
+"""A real Pulsar cluster on this machine: start, inspect, break and remove it without a trace.
 
-Everything that was started stands in the state file first to last, so ``down`` ends every process and removes every
-file, whichever process calls it and however the start ended.
+The state file lists every process from its start, so ``down`` ends every process and removes every file, whichever
+process calls it and however the start ended.
 
-Members are started side by side. One that was refused for a moment (a port it must keep is still taken, a dead bookie's
-session still has its name), or that will never serve for a reason that another start may not have, is started again
-until its time is over; any other failure ends the start of all, with the last lines of that member's log. A member is
-only started while its ports are free, and clusters that share a cache never have the same ones; a foreign program that
-takes one while the member boots answers its probe until the member has found that out.
+Members start in parallel. The cluster retries a member until its deadline after a temporary failure (its port is still
+taken, a dead bookie's session still holds its name) or one that another start may avoid; any other failure aborts the
+whole start, with the last lines of that member's log. A member starts only while its ports are free, and clusters that
+share a cache never have the same ones; a foreign program that takes one during the boot answers the probe until the
+member notices.
 
-Run as a program this module is the watchdog of a cluster that ends with its starter: the starting process holds one end
-of a pipe and the watchdog waits at the other; when the starter ends, even by a kill, the system closes its end. A
-watchdog acts only on the directory it was started for, and taking down a cluster that is already down does nothing.
+Run as a program, this module is the watchdog of a cluster that ends with its starter: the starter holds one end of a
+pipe and the watchdog waits at the other; when the starter ends, even by a kill, the system closes its end. A watchdog
+acts only on the directory that it was started for; taking down a cluster that is already down does nothing.
 """
 
 import os
@@ -30,7 +30,6 @@ from typing import Self
 import msgspec
 import requests
 
-from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.local_cluster import processes
 from pulsar_sidecar.local_cluster.planning import kind_of, metadata_setup_argv, plan_member
 from pulsar_sidecar.local_cluster.software import Software, class_archives, find_software, no_progress
@@ -56,7 +55,9 @@ from pulsar_sidecar.local_cluster.state import (
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.progress import Report
+from pulsar_sidecar.reports.formatting import format_count
 
+_STORE_NAMES = {Role.ZOOKEEPER: "ZooKeeper", Role.ETCD: "etcd"}
 _POLL_SECONDS = 0.1
 _LAST_LINES = 40
 _FIRST_ERRORS = 5
@@ -65,16 +66,16 @@ _SOCKET_TIMEOUT_SECONDS = 2.0
 _HTTP_TIMEOUT_SECONDS = (2.0, 15.0)
 _GRACEFUL_STOP_SECONDS = 15.0
 _START_TIMEOUT_SECONDS = 300.0
-"""A member needs seconds; on a machine of one processor that is busy with other clusters it took over two minutes."""
+"""A member needs seconds; on one processor, busy with other clusters, it took over two minutes."""
 
 _RECORDING_SECONDS = 120.0
 _RELEASE_TIMEOUT_SECONDS = 30.0
 _IMPORT_ROOT = Path(__file__).parents[2]
 _ARCHIVE_NAME = "classes.jsa"
 _FORMER_SESSION_SECONDS = 60.0
-"""ZooKeeper keeps the session of a killed member for 30 s, and then takes away what the next process took for its own.
+"""ZooKeeper keeps a killed member's session for 30 s, then removes nodes that the next process relies on.
 
-A broker that starts meanwhile finds its lock, its name or its own bundle gone at some step, and ends.
+A broker that starts meanwhile loses its lock, its name or its own bundle at some step, and ends.
 """
 
 _LOST_PORT = "found a port taken; see who listens on {ports}"
@@ -85,18 +86,18 @@ _PASSING_REFUSALS = {
     "LockBusyException": "its name is still held by the session of the process before it",
     "NodeExists for /ledgers/underreplication": "another bookie laid out the store in the same moment",
     "BadVersion for /ledgers/underreplication": "another bookie laid out the store in the same moment",
-    "Failed to load topic within timeout": "a topic did not load; two of its threads may wait for each other for ever",
+    "Failed to load topic within timeout": "a topic did not load; two of its threads may be deadlocked",
 }
-"""What a member may write once and not again when it is started a little later, and what that means.
+"""Log lines of failures that a later start may avoid, with their meaning.
 
-A topic that does not load within a minute: in brokers of 4.0, one thread that initialises `Schema` and another that
-initialises a class that implements it can wait for each other. Every thread that asks for a topic's policies then waits
-for them, and the broker serves nothing until it is started anew.
+A topic that does not load within a minute: in brokers of 4.0, a thread that initialises `Schema` and another that
+initialises an implementation of it can deadlock. Every thread that needs a topic's policies then waits for them, and
+the broker serves nothing until a restart.
 """
 
 
 class LocalCluster:
-    """A cluster that was started in a directory, by this process or by another."""
+    """A cluster in a directory, started by this process or another one."""
 
     def __init__(self, directory: Path, clock: Clock | None = None, progress: Report = no_progress) -> None:
         self._directory = directory.absolute()
@@ -109,10 +110,10 @@ class LocalCluster:
         """Start a cluster and wait until every member is ready.
 
         Raises:
-            MissingPrerequisiteError: no Java, or no Maven where the distribution has to be fetched.
+            MissingPrerequisiteError: no Java, no Maven to fetch the distribution, or no etcd for a cluster on it.
             DistributionError: the distribution could not be fetched.
             ClusterExistsError: the directory holds a cluster or other files.
-            MemberFailedError: a member did not become ready; everything was taken down again.
+            MemberFailedError: a member did not become ready; the cluster was taken down again.
         """
         _refuse_if_in_use(spec.directory)
         software = find_software(spec, progress)
@@ -139,25 +140,25 @@ class LocalCluster:
         return addresses_of(self._directory, read_state(self._directory))
 
     def status(self) -> Mapping[str, bool]:
-        """Whether each member runs and is ready, by name, in starting order."""
+        """Return the members' readiness by name, in starting order: True if the member runs and is ready."""
         return {
             member.name: member.process is not None and processes.is_running(member.process) and is_ready(member)
             for member in read_state(self._directory).members
         }
 
     def is_running(self, name: str) -> bool:
-        """Whether a member's process exists, ready or not (a stopped one does)."""
+        """Return True if a member's process exists, ready or not, even a stopped one."""
         process = read_state(self._directory).member(name).process
         return process is not None and processes.is_running(process)
 
     def kill(
         self, name: str, number: signal.Signals = signal.SIGKILL, timeout_seconds: float = _GRACEFUL_STOP_SECONDS
     ) -> None:
-        """Send a signal to a member; after SIGKILL and SIGTERM wait until it is gone.
+        """Send a signal to a member; after SIGKILL and SIGTERM wait until it has ended.
 
         Raises:
-            ClusterNotFoundError: no such member, or it does not run.
-            MemberFailedError: it did not end within ``timeout_seconds``.
+            ClusterNotFoundError: the member does not exist, or does not run.
+            MemberFailedError: the member did not end within ``timeout_seconds``.
         """
         process = read_state(self._directory).member(name).process
         if process is None or not processes.send_signal(process, number):
@@ -168,11 +169,11 @@ class LocalCluster:
             raise MemberFailedError(f"{name} still runs {timeout_seconds:.0f} s after {number.name}")
 
     def restart(self, name: str) -> None:
-        """Start a member again with the same ports and data, stopping it first if it runs; wait until it is ready.
+        """Restart a member with the same ports and data, and wait until it is ready.
 
         Raises:
-            ClusterNotFoundError: no such member.
-            MemberFailedError: it did not become ready; the others are left alone.
+            ClusterNotFoundError: the member does not exist.
+            MemberFailedError: the member did not become ready; the others keep running.
         """
         member = read_state(self._directory).member(name)
         if member.process is not None and processes.send_signal(member.process, signal.SIGTERM):
@@ -182,10 +183,10 @@ class LocalCluster:
         self.start_members([member])
 
     def start_members(self, members: Sequence[Member], timeout_seconds: float = _START_TIMEOUT_SECONDS) -> None:
-        """Start members side by side and wait until all are ready; no failure waits for the others.
+        """Start members in parallel and wait until all are ready, or until the first failure.
 
         Raises:
-            MemberFailedError: a member ended, found its port taken for too long, or was not ready in time.
+            MemberFailedError: a member ended, its port was taken for too long, or it was not ready in time.
         """
         give_up = threading.Event()
         with ThreadPoolExecutor(max(1, len(members)), thread_name_prefix="start-member") as pool:
@@ -198,7 +199,7 @@ class LocalCluster:
                 raise
 
     def down(self) -> None:
-        """End every member and remove the directory; doing it twice is no error.
+        """End every member and remove the directory; idempotent.
 
         Raises:
             TemporaryError: a process did not end; the directory is still there.
@@ -220,17 +221,17 @@ class LocalCluster:
         now = self._clock.monotonic_seconds()
         deadline = now + timeout_seconds
         may_end_until = min(deadline, now + _FORMER_SESSION_SECONDS) if member.process else now
-        while refusal := self._refusal_of(member, deadline, may_end_until, give_up):
+        while refusal := self._start_failure(member, deadline, may_end_until, give_up):
             self._progress(f"{member.name} is started again: {refusal}")
             self._pause(member, _PAUSE_SECONDS, give_up)
             if self._clock.monotonic_seconds() > deadline:
                 raise MemberFailedError(f"{member.name} {refusal}")
         self._progress(f"{member.name} is ready")
 
-    def _refusal_of(
+    def _start_failure(
         self, member: Member, deadline: float, may_end_until: float, give_up: threading.Event
     ) -> str | None:
-        """Try once: None when the member is ready; else why it is worth another try, and its process is gone."""
+        """Try one start; return None if the member is ready, else the reason for a retry, with its process ended."""
         if not all(processes.is_free(port) for port in member.ports.values()):
             return _LOST_PORT.format(ports=dict(member.ports))
         log = self.log_path(member.name)
@@ -239,7 +240,7 @@ class LocalCluster:
         self._record(replace(member, process=process))
         while True:
             ready = is_ready(member)
-            # Only now: while the member ended, another process may have answered for it.
+            # After the probe: another process may have answered it while the member ended.
             running = processes.is_running(process)
             output = log.read_bytes()[log_start:].decode(errors="replace")
             for sign, meaning in _PASSING_REFUSALS.items():
@@ -269,13 +270,14 @@ class LocalCluster:
 
     def _start_all(self, spec: ClusterSpec, software: Software) -> None:
         self._progress(
-            f"starting ZooKeeper, {format_count(spec.bookies, 'bookie')} and "
+            f"starting {_STORE_NAMES[spec.metadata_store]}, {format_count(spec.bookies, 'bookie')} and "
             f"{format_count(spec.brokers, 'broker')} of {spec.version}"
         )
-        zookeeper = plan_member(spec, software, "zookeeper", "")
-        self.start_members([zookeeper])
-        url = metadata_store_url(zookeeper)
-        planned = [plan_member(spec, software, name, url) for name in spec.member_names() if name != "zookeeper"]
+        first, *others = spec.member_names()
+        store = plan_member(spec, software, first, "")
+        self.start_members([store])
+        url = metadata_store_url(store)
+        planned = [plan_member(spec, software, name, url) for name in others]
         if planned:
             brokers = tuple(member for member in planned if member.role is Role.BROKER)
             self._set_up_metadata(metadata_setup_argv(spec, software, url, brokers))
@@ -300,13 +302,13 @@ def _refuse_if_in_use(directory: Path) -> None:
 
 
 def _record_classes(version: str, software: Software, directory: Path) -> None:
-    """Run a small cluster, end its members gently so that each writes its archive, and collect the archives."""
+    """Run a small cluster, end its members by SIGTERM so that each writes its archive, and collect the archives."""
     spec = ClusterSpec(
         directory / "cluster",
         brokers=1,
         bookies=1,
         version=version,
-        # A relative name: every member writes its archive into its own directory.
+        # A relative name, so that every member writes its archive into its own directory.
         java_options=(f"-XX:ArchiveClassesAtExit={_ARCHIVE_NAME}",),
         ends_with_starter=True,
     )
@@ -318,7 +320,7 @@ def _record_classes(version: str, software: Software, directory: Path) -> None:
 
 
 def _excerpt(output: str) -> str:
-    """Its first errors, since a member that ends writes much about its end, and its last lines."""
+    """Return a log's last lines, and its first errors, since an ending member logs a lot."""
     lines = output.splitlines()
     errors = [line for line in lines[:-_LAST_LINES] if " ERROR " in line][:_FIRST_ERRORS]
     first = ["its first errors:", *errors] if errors else []
@@ -326,7 +328,7 @@ def _excerpt(output: str) -> str:
 
 
 def last_lines(log: Path, count: int = _LAST_LINES) -> str:
-    """The end of a log, or a note that there is none."""
+    """Return the end of a log, or a note that there is none."""
     try:
         return "\n".join(log.read_text(errors="replace").splitlines()[-count:])
     except FileNotFoundError:
@@ -334,19 +336,21 @@ def last_lines(log: Path, count: int = _LAST_LINES) -> str:
 
 
 def _environment() -> Mapping[str, str]:
-    """The environment members get: this one, without options meant for other Java programs."""
+    """Return this process's environment without options for other Java programs."""
     unwanted = {"JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "CLASSPATH"}
     return {name: value for name, value in os.environ.items() if name not in unwanted}
 
 
 def is_ready(member: Member) -> bool:
-    """Whether a member serves: ZooKeeper's ``srvr``, the bookie's ``is_ready``, the broker's ``health``.
+    """Return True if a member serves: ZooKeeper's ``srvr``, etcd's and a broker's ``health``, a bookie's ``is_ready``.
 
-    A broker's health check produces and consumes a message, so it covers the way through the bookies.
+    A broker's health check produces and consumes a message, so it covers the bookies too.
     """
     match member.role:
         case Role.ZOOKEEPER:
             return "Mode:" in four_letter_word(member.ports["client"], "srvr")
+        case Role.ETCD:
+            return _answers_ok(f"http://{processes.LOOPBACK}:{member.ports['client']}/health")
         case Role.BOOKIE:
             return _answers_ok(f"http://{processes.LOOPBACK}:{member.ports['http']}/api/v1/bookie/is_ready")
         case Role.BROKER:
@@ -354,7 +358,7 @@ def is_ready(member: Member) -> bool:
 
 
 def four_letter_word(port: int, command: str) -> str:
-    """What ZooKeeper answers to one of its four-letter commands; empty if it does not answer."""
+    """Return ZooKeeper's answer to a four-letter command; empty if it does not answer."""
     try:
         with socket.create_connection((processes.LOOPBACK, port), _SOCKET_TIMEOUT_SECONDS) as connection:
             connection.sendall(command.encode())
@@ -382,7 +386,7 @@ def _start_watchdog(directory: Path) -> subprocess.Popen[bytes]:
 
 
 def _release(watchdog: subprocess.Popen[bytes]) -> None:
-    """Let the watchdog end; it takes the cluster down if that was not done."""
+    """Release the watchdog, which takes the cluster down unless that is done, and wait for its end."""
     assert watchdog.stdin is not None
     watchdog.stdin.close()
     try:

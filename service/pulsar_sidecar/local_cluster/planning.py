@@ -1,10 +1,9 @@
-"""From a specification to members that can be started: ports, configuration files, command lines.
+"""Plans of members from a specification: ports, configuration files, command lines.
 
-A configuration file is the distribution's own, with our settings and the user's written over it. A command line is what
-``bin/pulsar`` would write, with small heaps; the script is not used, because it runs a shell and ``java -version`` per
-member and leaves its logs and its unpacked native libraries in places that ``down`` would not know about. Invariants:
-everything listens on the loopback address only, the user's settings win over ours, and whatever a member's JVM writes,
-it writes below that member's own directory.
+A configuration file is the distribution's own, with the local cluster's settings and the user's on top. A command line
+is the one of ``bin/pulsar``, with small heaps; the script itself would run a shell and ``java -version`` per member,
+and leave logs and unpacked native libraries in places unknown to ``down``. Invariants: everything listens on the
+loopback address only, the user's settings win, and a member's JVM writes only below that member's own directory.
 """
 
 import socket
@@ -12,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pulsar_sidecar.local_cluster.processes import LOOPBACK, free_ports
-from pulsar_sidecar.local_cluster.software import JavaRuntime, Software, class_path
+from pulsar_sidecar.local_cluster.software import JavaRuntime, Software, class_path, find_etcd
 from pulsar_sidecar.local_cluster.spec import ClusterSpec, Role, role_of
 from pulsar_sidecar.local_cluster.state import Member, broker_service_url, web_service_url
 
@@ -38,12 +37,14 @@ _PROGRAMS: Mapping[Role, tuple[str, str, tuple[str, ...]]] = {
     Role.BOOKIE: ("bookkeeper.conf", "org.apache.bookkeeper.server.Main", ("--conf",)),
     Role.BROKER: ("broker.conf", "org.apache.pulsar.PulsarBrokerStarter", ("--broker-conf",)),
 }
-"""The configuration file, the main class, and the option that names the file."""
+"""Configuration file, main class, and the option that names the file."""
 
 
 def plan_member(spec: ClusterSpec, software: Software, name: str, metadata_store_url: str) -> Member:
-    """Choose a member's ports and write its configuration; for ZooKeeper itself the store's address means nothing."""
+    """Choose a member's ports and write its configuration; metadata stores ignore ``metadata_store_url``."""
     role = role_of(name)
+    if role is Role.ETCD:
+        return _plan_etcd(spec, name)
     wanted: tuple[str, ...] = (role.value, "http")
     if role is Role.ZOOKEEPER:
         wanted = ("client", "admin") if _wants_admin_server(spec, name) else ("client",)
@@ -62,10 +63,26 @@ def plan_member(spec: ClusterSpec, software: Software, name: str, metadata_store
     return Member(name, role, ports, _argv(spec, software, name, main_class, *option, str(conf)))
 
 
+def _plan_etcd(spec: ClusterSpec, name: str) -> Member:
+    """Plan etcd, which takes no configuration file; like ZooKeeper's data, its own does not outlive the machine."""
+    ports = dict(zip(("client", "peer"), free_ports(2), strict=True))
+    client, peer = (f"http://{LOOPBACK}:{port}" for port in ports.values())
+    options = {
+        "data-dir": str(_new_directory(spec, name) / "data"),
+        "listen-client-urls": client,
+        "advertise-client-urls": client,
+        "listen-peer-urls": peer,
+        "initial-advertise-peer-urls": peer,
+        "initial-cluster": f"default={peer}",
+        "unsafe-no-fsync": "true",
+    }
+    return Member(name, Role.ETCD, ports, (find_etcd(), *(f"--{key}={value}" for key, value in options.items())))
+
+
 def metadata_setup_argv(
     spec: ClusterSpec, software: Software, metadata_store_url: str, brokers: tuple[Member, ...]
 ) -> tuple[str, ...]:
-    """The official one-time initialisation of a cluster's metadata."""
+    """Return the command line of Pulsar's one-time initialisation of a cluster's metadata."""
     _new_directory(spec, "metadata-setup")
     return _argv(
         spec,
@@ -81,7 +98,7 @@ def metadata_setup_argv(
 
 
 def kind_of(member_name: str) -> str:
-    """Members of one kind share a class archive: ``broker-2`` uses that of ``broker``."""
+    """Return the kind of a member, whose class archive it shares: ``broker`` for ``broker-2``."""
     return member_name.rstrip("0123456789").removesuffix("-")
 
 
@@ -109,7 +126,7 @@ def _argv(spec: ClusterSpec, software: Software, name: str, main_class: str, *ar
 
 
 def _quick_start_options(directory: Path) -> list[str]:
-    """Start soon and stay small, which matters more here than speed after an hour."""
+    """Return options for a fast start and little memory, which matter more here than speed after an hour."""
     return [
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
@@ -125,7 +142,7 @@ def _quick_start_options(directory: Path) -> list[str]:
 
 
 def _options_of_bin_pulsar(java: JavaRuntime) -> list[str]:
-    """What ``bin/pulsar`` of 3.3.6 and 4.0.8 passes, without memory, logging and functions."""
+    """Return the options of ``bin/pulsar`` of 3.3.6 and 4.0.8, without memory, logging and functions."""
     options = [f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED_PACKAGES]
     if java.major_version >= _FIRST_JAVA_THAT_WARNS_ABOUT_UNSAFE:
         options.append("--sun-misc-unsafe-memory-access=allow")
@@ -149,9 +166,9 @@ def _options_of_bin_pulsar(java: JavaRuntime) -> list[str]:
 
 
 def render(original: str, settings: Mapping[str, str]) -> str:
-    """A properties file with settings replaced where they stand, or added at the end.
+    """Return a properties file with settings replaced in place, or added at the end.
 
-    A setting that stands commented out is left so and added at the end; a setting that stands twice is replaced twice.
+    A commented setting stays and the new one is added at the end; a repeated setting is replaced each time.
     """
     lines, waiting = [], dict(settings)
     for line in original.splitlines():
@@ -166,15 +183,15 @@ def render(original: str, settings: Mapping[str, str]) -> str:
 
 
 def _wants_admin_server(spec: ClusterSpec, name: str) -> bool:
-    """Whether the user switched ZooKeeper's AdminServer on; it is off by default, being one more port."""
+    """Return True if the user enabled ZooKeeper's AdminServer, off by default because it takes a port."""
     wished = {**spec.zookeeper_conf, **spec.member_conf.get(name, {})}
     return wished.get("admin.enableServer", "false").lower() == "true"
 
 
 def zookeeper_settings(spec: ClusterSpec, name: str, ports: Mapping[str, int]) -> dict[str, str]:
-    """The whole ``zookeeper.conf``.
+    """Return the whole ``zookeeper.conf``.
 
-    ``forceSync`` is off: it protects against the loss of the machine, and this data does not outlive it.
+    ``forceSync`` is off: it protects against the loss of the machine, which this data does not outlive.
     """
     admin = {"admin.serverAddress": LOOPBACK, "admin.serverPort": str(ports["admin"])} if "admin" in ports else {}
     return {
@@ -192,11 +209,11 @@ def zookeeper_settings(spec: ClusterSpec, name: str, ports: Mapping[str, int]) -
 
 
 def bookie_settings(spec: ClusterSpec, name: str, ports: Mapping[str, int], metadata_store_url: str) -> dict[str, str]:
-    """Settings over the distribution's ``bookkeeper.conf``.
+    """Return the settings on top of the distribution's ``bookkeeper.conf``.
 
-    ``journalSyncData`` is off for the reason ``forceSync`` is: what a killed bookie wrote is kept by the system.
-    ZooKeeper's driver and the resolver of racks are BookKeeper's own: Pulsar's each look for something to batch every
-    5 ms, which is nearly all that an idle bookie does.
+    ``journalSyncData`` is off like ``forceSync``: the system keeps a killed bookie's writes. ZooKeeper's driver and
+    the resolver of racks are BookKeeper's own: Pulsar's each look for batches every 5 ms, nearly all work of an idle
+    bookie.
     """
     directory = spec.directory / name
     return {
@@ -207,8 +224,7 @@ def bookie_settings(spec: ClusterSpec, name: str, ports: Mapping[str, int], meta
         "journalDirectory": str(directory / "journal"),
         "ledgerDirectories": str(directory / "ledgers"),
         "indexDirectories": str(directory / "ledgers"),
-        "metadataServiceUri": f"zk+hierarchical://{metadata_store_url.removeprefix('zk:')}/ledgers",
-        "reppDnsResolverClass": "org.apache.bookkeeper.net.ScriptBasedMapping",
+        **_bookie_metadata(metadata_store_url),
         "httpServerEnabled": "true",
         "httpServerHost": LOOPBACK,
         "httpServerPort": str(ports["http"]),
@@ -227,8 +243,17 @@ def bookie_settings(spec: ClusterSpec, name: str, ports: Mapping[str, int], meta
     }
 
 
+def _bookie_metadata(metadata_store_url: str) -> dict[str, str]:
+    if not metadata_store_url.startswith("zk:"):
+        return {"metadataServiceUri": f"metadata-store:{metadata_store_url}"}
+    return {
+        "metadataServiceUri": f"zk+hierarchical://{metadata_store_url.removeprefix('zk:')}/ledgers",
+        "reppDnsResolverClass": "org.apache.bookkeeper.net.ScriptBasedMapping",
+    }
+
+
 def broker_settings(spec: ClusterSpec, name: str, ports: Mapping[str, int], metadata_store_url: str) -> dict[str, str]:
-    """Settings over the distribution's ``broker.conf``; quorums never ask for more bookies than there are."""
+    """Return the settings on top of the distribution's ``broker.conf``, with quorums of at most all bookies."""
     quorum = str(min(2, spec.bookies))
     directory = spec.directory / name
     return {
@@ -244,7 +269,7 @@ def broker_settings(spec: ClusterSpec, name: str, ports: Mapping[str, int], meta
         "managedLedgerDefaultAckQuorum": quorum,
         "managedLedgerCacheSizeMB": "32",
         "brokerDeleteInactiveTopicsEnabled": "false",
-        # Brokers of one machine share its load: moving topics between them relieves none and disturbs what is tried.
+        # Brokers on one machine share its load: moving topics between them relieves none and disturbs tests.
         "loadBalancerSheddingEnabled": "false",
         "loadBalancerAutoBundleSplitEnabled": "false",
         "functionsWorkerEnabled": "false",
@@ -258,6 +283,6 @@ def broker_settings(spec: ClusterSpec, name: str, ports: Mapping[str, int], meta
 
 
 def _loopback_interface() -> str:
-    """The loopback interface's name: BookKeeper binds to one address only when its configuration names an interface."""
+    """Return the loopback interface's name, without which BookKeeper does not bind to one address only."""
     names = [name for _, name in socket.if_nameindex()]
     return next((name for name in _LOOPBACK_INTERFACES if name in names), "lo0")

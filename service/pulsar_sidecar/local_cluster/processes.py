@@ -1,8 +1,8 @@
-"""Processes that outlive the Python objects that started them, the locks between them, and the ports they listen on.
+"""Processes that outlive the Python objects that started them, their locks, and their ports.
 
-Invariants: a signal is only ever sent to a process whose start time is the recorded one, so a process id that the
-system gave to another process in the meantime is never touched. A port handed out was free a moment ago and lies below
-the range from which systems pick ports for outgoing connections, so a member that is restarted finds it still free.
+Invariants: a signal goes only to a process whose start time is the recorded one, never to another process that got its
+id meanwhile. A port that is handed out was free a moment ago and lies below the range of ports for outgoing
+connections, so a restarted member finds it still free.
 """
 
 import fcntl
@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 
 from pulsar_sidecar.local_cluster.spec import cache_directory
-from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.clocks import Clock, attempts
 from pulsar_sidecar.model.errors import TemporaryError
 
 LOOPBACK = "127.0.0.1"
@@ -30,16 +30,16 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process, never another that got its id later; ``started`` is compared, never interpreted."""
+    """One process, never a later one with the same id; ``started`` is compared, never interpreted."""
 
     pid: int
     started: str
 
 
 def spawn(argv: Sequence[str], environment: Mapping[str, str], directory: Path, log: Path) -> ProcessIdentity:
-    """Start a process in a session of its own, with its output appended to ``log``.
+    """Start a process in its own session, and append its output to ``log``.
 
-    A session of its own means that Ctrl-C at the terminal does not reach it.
+    In its own session Ctrl-C at the terminal does not reach it.
     """
     with log.open("ab") as output:
         child = subprocess.Popen(  # noqa: S603 - the argument list is ours
@@ -51,24 +51,24 @@ def spawn(argv: Sequence[str], environment: Mapping[str, str], directory: Path, 
 
 
 def identify(pid: int) -> ProcessIdentity:
-    """The process that has this id now, started by whomever."""
+    """Return the process that has this id now, whoever started it."""
     return ProcessIdentity(pid, _start_time(pid) or "ended at once")
 
 
 def is_running(process: ProcessIdentity) -> bool:
-    """Whether this very process still runs; one that ended but was not waited for does not."""
+    """Return True if this very process still runs; a zombie does not."""
     exit_code(process)
     return _start_time(process.pid) == process.started
 
 
 def exit_code(process: ProcessIdentity) -> int | None:
-    """The exit code of a process this Python process started, None while it runs or if another started it."""
+    """Return the exit code of a child process; None while it runs, or if another process started it."""
     child = _children.get(process.pid)
     return None if child is None else child.poll()
 
 
 def send_signal(process: ProcessIdentity, number: signal.Signals) -> bool:
-    """Send a signal to this very process; False if it no longer runs."""
+    """Send a signal to this very process; return False if it no longer runs."""
     if not is_running(process):
         return False
     try:
@@ -79,10 +79,10 @@ def send_signal(process: ProcessIdentity, number: signal.Signals) -> bool:
 
 
 def end(processes: Sequence[ProcessIdentity], clock: Clock, timeout_seconds: float = 20.0) -> None:
-    """Kill processes and wait until the system has let go of them.
+    """Kill processes and wait until the system has released them.
 
     Raises:
-        TemporaryError: one is still there after ``timeout_seconds``.
+        TemporaryError: a process still exists after ``timeout_seconds``.
     """
     for process in processes:
         send_signal(process, signal.SIGKILL)
@@ -92,19 +92,14 @@ def end(processes: Sequence[ProcessIdentity], clock: Clock, timeout_seconds: flo
 
 
 def wait_until_gone(process: ProcessIdentity, clock: Clock, timeout_seconds: float) -> bool:
-    """Wait for a process to end; False if it is still running after ``timeout_seconds``."""
-    deadline = clock.monotonic_seconds() + timeout_seconds
-    while is_running(process):
-        if clock.monotonic_seconds() > deadline:
-            return False
-        clock.wait_seconds(_POLL_SECONDS)
-    return True
+    """Wait for a process to end; return False if it still runs after ``timeout_seconds``."""
+    return any(not is_running(process) for _ in attempts(clock, timeout_seconds, _POLL_SECONDS))
 
 
 def _start_time(pid: int) -> str | None:
-    """Field 22 of ``/proc/<pid>/stat``, or what ``ps`` shows where there is no ``/proc``.
+    """Return field 22 of ``/proc/<pid>/stat``, or the start time of ``ps`` where there is no ``/proc``.
 
-    A process that was killed is a zombie at once, but its other threads may hold its ports a little longer.
+    A killed process becomes a zombie at once, but its other threads may hold its ports a little longer.
     """
     if not Path("/proc/self/stat").exists():
         return _start_time_from_ps(pid)
@@ -127,9 +122,9 @@ def _start_time_from_ps(pid: int) -> str | None:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold the lock of an existing file or directory, waiting for it as long as another process holds it.
+    """Hold the lock of an existing file or directory, after any other process has released it.
 
-    The system releases the lock when its holder ends, however it ends.
+    The system releases the lock when its holder ends in any way.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -140,7 +135,7 @@ def exclusive(path: Path) -> Iterator[None]:
 
 
 def is_free(port: int) -> bool:
-    """Whether a listener could be opened on the loopback address now."""
+    """Return True if the port is free for a listener on the loopback address now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -151,10 +146,10 @@ def is_free(port: int) -> bool:
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """Free ports, the next ones of a round that all who share the cache go together.
+    """Return the next free ports of a rotation that all clusters of the cache share.
 
-    So two clusters that start at the same time get different ports, and the port of a member that is down is not
-    handed out before the round is over.
+    So two clusters that start at the same time get different ports, and nobody gets the port of a stopped member before
+    the rotation is over.
     """
     counter = cache_directory() / "next-port"
     counter.parent.mkdir(parents=True, exist_ok=True)

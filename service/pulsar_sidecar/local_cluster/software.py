@@ -1,11 +1,11 @@
-"""What members are made of: a Java runtime, the official distribution, and archives of the classes they load.
+"""Software of the members: a Java runtime, the official distribution, and archives of the classes that they load.
 
-The distribution is fetched through Maven once and kept unpacked. Where Maven Central has none of a version, it is
-assembled from the jars that the broker depends on and the scripts of the newest distribution that is there; its brokers
-have their own version's defaults, and ZooKeeper and bookies that distribution's settings. The class archives (class
-data sharing) are written by a short cluster that is run once; they halve the processor time of a start. Invariant: a
-directory in the cache is complete, and a set of archives is only used with the Java build and the jars it was written
-with (Java checks this too and then ignores it).
+Maven fetches the distribution once; the cache keeps it unpacked. If Maven Central has no distribution of a version,
+this module assembles one from the broker's dependencies and the scripts of the newest distribution there; its brokers
+have their own version's defaults, ZooKeeper and bookies that distribution's settings. A short cluster writes the class
+archives (class data sharing) once; they halve the processor time of a start. Invariant: a directory in the cache is
+complete, and a set of archives is only used with the Java build and the jars that it was made with (Java checks this
+too and then ignores it).
 """
 
 import hashlib
@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.local_cluster.processes import exclusive
 from pulsar_sidecar.local_cluster.spec import (
     ClusterSpec,
@@ -31,7 +30,8 @@ from pulsar_sidecar.local_cluster.spec import (
 )
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.progress import Report
-from pulsar_sidecar.model.pulsar_versions import TRIED_VERSIONS
+from pulsar_sidecar.model.pulsar_versions import TESTED_VERSIONS
+from pulsar_sidecar.reports.formatting import format_count
 
 OLDEST_JAVA = 17
 _GROUP = "org.apache.pulsar"
@@ -40,9 +40,9 @@ _OFFLOADERS = "pulsar-offloader-distribution"
 _FETCH_TIMEOUT_SECONDS = 1800
 _MOST_LINES = 15
 _BOILERPLATE = "[ERROR] To see the full stack trace"
-"""From here on Maven explains itself and not the failure."""
+"""Start of Maven's boilerplate after the failure."""
 _NEWEST_DISTRIBUTION = "4.0.8"
-"""On Maven Central; of later versions it has the broker's jar and what that needs."""
+"""Newest distribution on Maven Central, which has later versions only of the broker's jar and its dependencies."""
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 _ASSEMBLY = """<project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -69,12 +69,12 @@ _ASSEMBLY = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 
 
 def no_progress(text: str) -> None:
-    """For callers that show nothing."""
+    """Ignore a progress report."""
 
 
 @dataclass(frozen=True, slots=True)
 class JavaRuntime:
-    """A Java runtime that is new enough for Pulsar; ``build`` is all that it reports of its version."""
+    """A Java runtime new enough for Pulsar; ``build`` is its whole version report."""
 
     executable: Path
     major_version: int
@@ -83,7 +83,7 @@ class JavaRuntime:
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """What members are made of: a runtime and directories (offloaders: ``*.nar``), None without them."""
+    """A Java runtime and directories of software, None without them; offloaders are ``*.nar``."""
 
     java: JavaRuntime
     distribution: Path
@@ -92,12 +92,12 @@ class Software:
 
 
 def find_software(spec: ClusterSpec, progress: Report = no_progress) -> Software:
-    """Java and the distribution, fetched first where the cache has none; without class archives.
+    """Return Java and the distribution, fetched if the cache has none, without class archives.
 
     Raises:
         InvalidInputError: the version cannot be part of a file name, or has no offloaders.
-        MissingPrerequisiteError: no Java, or no Maven where something has to be fetched.
-        DistributionError: it could not be fetched or unpacked.
+        MissingPrerequisiteError: no Java, or no Maven to fetch a distribution.
+        DistributionError: the distribution could not be fetched or unpacked.
     """
     if not spec.version.replace(".", "").replace("-", "").isalnum():
         raise InvalidInputError(f"{spec.version!r} is not a version of Pulsar; write it like 4.0.8")
@@ -113,8 +113,20 @@ def find_software(spec: ClusterSpec, progress: Report = no_progress) -> Software
     return Software(java, distribution, offloaders)
 
 
+def find_etcd() -> str:
+    """Return etcd's program; raise `MissingPrerequisiteError` if there is none."""
+    chosen = os.environ.get("PULSAR_SIDECAR_ETCD", "etcd")
+    found = shutil.which(chosen)
+    if found is None:
+        raise MissingPrerequisiteError(
+            f"there is no {chosen} on the path: install Debian's and Ubuntu's package etcd-server, or name the program "
+            "with the environment variable PULSAR_SIDECAR_ETCD"
+        )
+    return found
+
+
 def find_java() -> JavaRuntime:
-    """The runtime of ``JAVA_HOME``, else the first ``java`` on the path."""
+    """Return the runtime of ``JAVA_HOME``, else the first ``java`` on the path."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if found is None or not Path(found).exists():
@@ -138,15 +150,15 @@ def find_java() -> JavaRuntime:
 
 
 def class_path(distribution: Path) -> str:
-    """Every jar of the distribution, in an order that is the same on every machine."""
+    """Return all jars of the distribution, in the same order on every machine."""
     return os.pathsep.join(str(jar) for jar in sorted((distribution / "lib").glob("*.jar")))
 
 
 def class_archives(software: Software, record: Callable[[Path], None], progress: Report) -> Path | None:
-    """The directory of the class archives for this Java and this distribution, recorded first if the cache has none.
+    """Return the directory of class archives for this Java and distribution, recorded if the cache has none.
 
-    ``record`` writes ``<kind>.jsa`` files into the directory it is given. None if that failed: a start without archives
-    is slower and otherwise the same.
+    ``record`` writes ``<kind>.jsa`` files into the given directory. Returns None if that fails: a start without
+    archives is only slower.
     """
     inputs = f"{software.java.build}\n{class_path(software.distribution)}"
     identity = hashlib.sha256(inputs.encode()).hexdigest()[:16]
@@ -157,7 +169,7 @@ def class_archives(software: Software, record: Callable[[Path], None], progress:
         return workshop
 
     try:
-        return _made_once("class-archives", f"{software.distribution.name}-{identity}", recorded)
+        return _cached("class-archives", f"{software.distribution.name}-{identity}", recorded)
     except MemberFailedError as error:
         progress(f"the classes could not be recorded; starting without: {error}")
         return None
@@ -178,11 +190,11 @@ def _unpacked(name: str, version: str, progress: Report) -> Path:
         (content,) = (workshop / "unpacked").iterdir()
         return content
 
-    return _made_once("distributions", f"{name}-{version}", fetched_and_unpacked)
+    return _cached("distributions", f"{name}-{version}", fetched_and_unpacked)
 
 
 def _released(version: str) -> list[int]:
-    """A version's numbers, to be compared; what is no number, as in ``4.2.0-rc1``, is left out."""
+    """Return a version's numbers for comparison, without a suffix as in ``4.2.0-rc1``."""
     return [int(part) for part in version.partition("-")[0].split(".") if part.isdecimal()]
 
 
@@ -198,22 +210,21 @@ def _assembled(version: str, progress: Report) -> Path:
         _run_maven(
             [_COPY_DEPENDENCIES, "-f", str(pom), "-DincludeScope=runtime"],
             content / "lib",
-            f"{_GROUP}:pulsar-broker:{version} and what it depends on",
+            f"{_GROUP}:pulsar-broker:{version} and its dependencies",
         )
         for name in ("bin", "conf"):
             shutil.copytree(settings / name, content / name)
-        # Another version's broker.conf names every setting, with that version's defaults.
+        # Another version's broker.conf sets every setting to that version's default.
         (content / "conf" / "broker.conf").write_text("")
         return content
 
-    return _made_once("distributions", f"{_SERVER}-{version}", made)
+    return _cached("distributions", f"{_SERVER}-{version}", made)
 
 
-def _made_once(shelf: str, name: str, make: Callable[[Path], Path]) -> Path:
-    """A directory of the cache: made beside its place, where it is not there yet, and put there with one rename.
+def _cached(shelf: str, name: str, make: Callable[[Path], Path]) -> Path:
+    """Return a directory of the cache; make it under another name and rename it if it does not exist.
 
-    A file lock is held meanwhile, so two runs at once make it once, and a run that is killed half-way leaves nothing
-    that looks finished.
+    A file lock makes concurrent runs create it once; a killed run leaves nothing that looks finished.
     """
     target = cache_directory() / shelf / name
     if target.is_dir():
@@ -234,9 +245,9 @@ def _made_once(shelf: str, name: str, make: Callable[[Path], Path]) -> Path:
 
 
 def fetched(coordinates: str, kind: str, directory: Path) -> Path:
-    """The file of an artifact (``group:artifact:version:type:classifier``) whose name ends with ``kind``.
+    """Return the file of an artifact (``group:artifact:version:type:classifier``) whose name ends with ``kind``.
 
-    Fetched with Maven, which compares checksums, into a directory that is empty.
+    Maven, which compares checksums, fetches it into the empty ``directory``.
     """
     _run_maven(["dependency:copy", f"-Dartifact={coordinates}"], directory, coordinates)
     archives = sorted(directory.glob(f"*.{kind}"))
@@ -248,13 +259,13 @@ def fetched(coordinates: str, kind: str, directory: Path) -> Path:
 
 
 def _run_maven(goal: Sequence[str], output: Path, wanted: str) -> None:
-    """Let Maven copy what is wanted into a directory."""
+    """Run a goal of Maven that copies artifacts into a directory."""
     maven = shutil.which("mvn")
     if maven is None:
         raise MissingPrerequisiteError(
             f"Maven is needed once to fetch {wanted} and there is no mvn on the path; install Maven"
         )
-    # -U: what failed before, without a network perhaps, is tried again.
+    # -U: Maven retries earlier failures, for example without a network.
     command = [maven, "-B", "-q", "-U", *goal, f"-DoutputDirectory={output}"]
     try:
         answer = subprocess.run(  # noqa: S603 - the user's own mvn
@@ -273,12 +284,12 @@ def _run_maven(goal: Sequence[str], output: Path, wanted: str) -> None:
     if answer.returncode != 0:
         raise DistributionError(
             f"Maven could not fetch {wanted}. If it found no such artifact, take another version (of Pulsar: "
-            f"{', '.join(TRIED_VERSIONS)}). If it did not reach its repository, set your proxy or mirror in "
+            f"{', '.join(TESTED_VERSIONS)}). If it did not reach its repository, set your proxy or mirror in "
             f"~/.m2/settings.xml and run this again. Maven reported:\n{_failure_of(answer.stdout + answer.stderr)}"
         )
 
 
 def _failure_of(output: str) -> str:
-    """The lines in which Maven names what failed: the first ones, since its last ones are the same every time."""
+    """Return the first lines of Maven's output, which name the failure; the last ones are always the same."""
     lines = _COLOUR.sub("", output).partition(_BOILERPLATE)[0].splitlines()
     return "\n".join([line for line in lines if line.removeprefix("[ERROR]").strip()][:_MOST_LINES])

@@ -1,7 +1,7 @@
-"""What a local cluster is asked to be: how many members of which version, with which configuration; what can go wrong.
+"""Specification of a local cluster: number of members, version and configuration; errors of local clusters.
 
-Invariants: a specification names no port and no process; those are found while starting and live in the state file.
-The text of every error names the next step, because the reader is a person at a terminal.
+Invariants: a specification names no port and no process; the start chooses these and records them in the state file.
+Every error's text names the next step, because its reader is a person at a terminal.
 """
 
 import os
@@ -16,35 +16,39 @@ DEFAULT_VERSION = "4.0.8"
 
 
 class Role(Enum):
-    """What a member runs."""
+    """The program of a member."""
 
     ZOOKEEPER = "zookeeper"
+    ETCD = "etcd"
     BOOKIE = "bookie"
     BROKER = "broker"
 
 
+METADATA_STORES = (Role.ZOOKEEPER, Role.ETCD)
+
+
 class MissingPrerequisiteError(PermanentError):
-    """Something that has to be installed on this machine is not (a JDK, Maven)."""
+    """Raised when a JDK, Maven or etcd is not installed on this machine."""
 
 
 class DistributionError(PermanentError):
-    """The Pulsar distribution could not be fetched or unpacked."""
+    """Raised when the Pulsar distribution could not be fetched or unpacked."""
 
 
 class MemberFailedError(PermanentError):
-    """A member did not become ready; the text ends with the last lines of its log."""
+    """Raised when a member did not become ready; the message ends with the last lines of its log."""
 
 
 class ClusterExistsError(ConflictError):
-    """The directory already holds a cluster, or files that are not ours."""
+    """Raised when the directory already holds a cluster, or foreign files."""
 
 
 class ClusterNotFoundError(NotFoundError):
-    """The directory holds no cluster, or the cluster has no member of that name."""
+    """Raised when the directory holds no cluster, or the cluster has no member of that name."""
 
 
 def cache_directory() -> Path:
-    """Where distributions (and the default cluster) are kept, shared between runs.
+    """Return the directory of distributions and of the default cluster, shared between runs.
 
     ``PULSAR_SIDECAR_CACHE``, else ``pulsar-sidecar`` below ``XDG_CACHE_HOME`` or ``~/.cache``.
     """
@@ -59,15 +63,16 @@ class ClusterSpec:
     """A cluster to start.
 
     Attributes:
-        directory: where the members keep configuration, data and logs; removed by ``down``.
-        bookies: 0 only without brokers; quorums are ``min(2, bookies)``.
-        version: Pulsar's version; `TRIED_VERSIONS` are known to work.
-        broker_conf: settings of ``broker.conf`` for every broker, over ours; the next two likewise.
-        member_conf: settings of one member by its name (``broker-2``), over all of the above.
-        java_options: added at the end of every member's JVM options, so they win.
-        offloaders: fetch Pulsar's tiered-storage offloaders and point the brokers at them.
-        ends_with_starter: end the members when the process that starts them ends, however it ends; otherwise they
-            live until ``down``, whatever becomes of that process and its terminal.
+        directory: directory of the members' configuration, data and logs; removed by ``down``.
+        bookies: number of bookies, 0 only without brokers; quorums are ``min(2, bookies)``.
+        version: Pulsar's version; `TESTED_VERSIONS` are known to work.
+        broker_conf: settings of ``broker.conf`` for every broker, on top of the defaults; the next two likewise.
+        member_conf: settings of one member by its name (``broker-2``), on top of all above.
+        java_options: JVM options of every member, added at the end so that they win.
+        metadata_store: one of `METADATA_STORES`, whose single member has that name.
+        offloaders: True to fetch Pulsar's tiered-storage offloaders and point the brokers at them.
+        ends_with_starter: True to end the members with the process that starts them, however it ends; otherwise they
+            live until ``down``, independently of that process and its terminal.
     """
 
     directory: Path
@@ -80,6 +85,7 @@ class ClusterSpec:
     zookeeper_conf: Mapping[str, str] = field(default_factory=dict)
     member_conf: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     java_options: tuple[str, ...] = ()
+    metadata_store: Role = Role.ZOOKEEPER
     offloaders: bool = False
     ends_with_starter: bool = False
 
@@ -92,19 +98,19 @@ class ClusterSpec:
             raise InvalidInputError(f"no member is called {sorted(unknown)[0]!r}; the members are {names}")
 
     def member_names(self) -> tuple[str, ...]:
-        """Every member's name, in the order in which they are started."""
+        """Return all members' names in starting order."""
         bookies = (f"bookie-{number}" for number in range(1, self.bookies + 1))
         brokers = (f"broker-{number}" for number in range(1, self.brokers + 1))
-        return ("zookeeper", *bookies, *brokers)
+        return (self.metadata_store.value, *bookies, *brokers)
 
 
 def role_of(member_name: str) -> Role:
-    """The role that a member's name stands for: ``broker-2`` is a broker."""
+    """Return the role in a member's name: ``broker-2`` is a broker."""
     return Role(member_name.partition("-")[0])
 
 
 def parse_settings(texts: list[str]) -> dict[str, str]:
-    """Read ``key=value`` texts; the value may be empty or contain ``=``; a later text wins."""
+    """Parse ``key=value`` strings; a value may be empty or contain ``=``; a later one wins."""
     settings: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")

@@ -1,8 +1,8 @@
-"""The file in a cluster's directory that records what runs there, and the addresses that follow from it.
+"""The state file in a cluster's directory, which lists its processes, and the cluster's addresses.
 
-Invariants: the file is replaced in one step and under a lock, and a member stands in it from the moment its process
-exists, so whatever was started can be found and ended by any later process. Reading the one JSON line that
-``up --json`` prints gives the same addresses; keys keep Pulsar's spelling.
+Invariants: the file is replaced atomically under a lock, and lists a member from the moment its process exists, so
+that any later process can find and end it. The JSON line that ``up --json`` prints has the same addresses; keys keep
+Pulsar's spelling.
 """
 
 import shutil
@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from pulsar_sidecar.local_cluster.processes import LOOPBACK, ProcessIdentity, exclusive
-from pulsar_sidecar.local_cluster.spec import ClusterNotFoundError, Role
+from pulsar_sidecar.local_cluster.spec import METADATA_STORES, ClusterNotFoundError, Role
 from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.errors import UndecodableError
 
@@ -24,7 +24,7 @@ _FILE_NAME = "cluster.json"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One process of the cluster: its ports by purpose, and the process that was started last; it may have ended."""
+    """A member of the cluster: its ports by purpose, and its last process, which may have ended."""
 
     name: str
     role: Role
@@ -35,7 +35,7 @@ class Member:
 
 @decodable
 class ClusterState(msgspec.Struct, frozen=True, rename="camel"):
-    """What was started in a directory: members by role and number, and the setting-up, which ends by itself."""
+    """Contents of a cluster's directory: members by role and number, and the metadata setup, which ends by itself."""
 
     version: str
     cluster_name: str
@@ -44,7 +44,7 @@ class ClusterState(msgspec.Struct, frozen=True, rename="camel"):
     format: Literal[1] = 1
 
     def processes(self) -> list[ProcessIdentity]:
-        """Everything that was started last under each name; some may have ended."""
+        """Return the last process of each name; some may have ended."""
         started = [member.process for member in self.members]
         return [process for process in (*started, self.metadata_setup) if process is not None]
 
@@ -56,19 +56,19 @@ class ClusterState(msgspec.Struct, frozen=True, rename="camel"):
         raise ClusterNotFoundError(f"no member is called {name!r}; the members are {names}")
 
     def with_member(self, changed: Member) -> "ClusterState":
-        """The same state with one member added, or replaced if it was there."""
+        """Return the state with one member added or replaced."""
         others = [member for member in self.members if member.name != changed.name]
         return replace(self, members=tuple(sorted([*others, changed], key=_place)))
 
 
 @decodable
 class ClusterAddresses(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Where a cluster listens and what it consists of; URLs in Pulsar's forms, lists in the members' order.
+    """Addresses and members of a cluster; URLs in Pulsar's forms, lists in the members' order.
 
     Attributes:
-        directory: None for a cluster that is not on this machine.
-        members: process ids by member name; empty for a cluster that is not on this machine.
-        zookeeper_admin_url: None unless ``admin.enableServer=true`` was asked for.
+        directory: directory of the cluster; None on another machine.
+        members: process ids by member name; empty on another machine.
+        zookeeper_admin_url: URL of the AdminServer; None unless ``admin.enableServer=true``.
     """
 
     web_service_urls: tuple[str, ...]
@@ -83,7 +83,7 @@ class ClusterAddresses(msgspec.Struct, frozen=True, rename="camel", omit_default
     zookeeper_admin_url: str | None = None
 
     def json_line(self, **more: object) -> str:
-        """One line of JSON, without a line break; ``more`` are further keys and their values."""
+        """Return one line of JSON, without a line break; ``more`` are further keys and values."""
         return msgspec.json.encode({**msgspec.to_builtins(self, enc_hook=str), **more}).decode()
 
 
@@ -113,13 +113,13 @@ def write_state(directory: Path, state: ClusterState) -> None:
 
 
 def change_state(directory: Path, change: Callable[[ClusterState], ClusterState]) -> None:
-    """Read, change and write the state while no other process does."""
+    """Read, change and write the state under the lock."""
     with exclusive(directory):
         write_state(directory, change(read_state(directory)))
 
 
 def remove(directory: Path) -> None:
-    """Remove a cluster's directory, the state last, so that an attempt that fails half-way can be repeated."""
+    """Remove a cluster's directory, the state last, so that a failed attempt can be retried."""
     for content in directory.iterdir():
         if content.is_dir():
             shutil.rmtree(content)
@@ -130,13 +130,14 @@ def remove(directory: Path) -> None:
 
 
 def addresses_of(directory: Path, state: ClusterState) -> ClusterAddresses:
-    """The addresses of a cluster that was started here."""
-    zookeeper, bookies, brokers = ([one for one in state.members if one.role is role] for role in Role)
-    admin_port = zookeeper[0].ports.get("admin")
+    """Return the addresses of a cluster on this machine."""
+    bookies, brokers = ([one for one in state.members if one.role is role] for role in (Role.BOOKIE, Role.BROKER))
+    store = next(member for member in state.members if member.role in METADATA_STORES)
+    admin_port = store.ports.get("admin")
     return ClusterAddresses(
         web_service_urls=tuple(map(_url, brokers)),
         broker_service_url=broker_service_url(brokers),
-        metadata_store_url=metadata_store_url(zookeeper[0]),
+        metadata_store_url=metadata_store_url(store),
         bookie_http_urls=tuple(map(_url, bookies)),
         directory=directory,
         version=state.version,
@@ -147,20 +148,21 @@ def addresses_of(directory: Path, state: ClusterState) -> ClusterAddresses:
     )
 
 
-def metadata_store_url(zookeeper: Member) -> str:
-    """Pulsar's form of the metadata store's address."""
-    return f"zk:{LOOPBACK}:{zookeeper.ports['client']}"
+def metadata_store_url(store: Member) -> str:
+    """Return the metadata store's address in Pulsar's form."""
+    scheme = "etcd:http://" if store.role is Role.ETCD else "zk:"
+    return f"{scheme}{LOOPBACK}:{store.ports['client']}"
 
 
 def web_service_url(brokers: Sequence[Member]) -> str:
-    """Pulsar's form of several brokers' HTTP addresses in one: ``http://host:port,host:port``."""
+    """Return brokers' HTTP addresses in Pulsar's form: ``http://host:port,host:port``."""
     return "http://" + ",".join(f"{LOOPBACK}:{broker.ports['http']}" for broker in brokers)
 
 
 def broker_service_url(brokers: Sequence[Member]) -> str:
-    """Pulsar's form of several brokers' binary addresses in one: ``pulsar://host:port,host:port``."""
+    """Return brokers' binary addresses in Pulsar's form: ``pulsar://host:port,host:port``."""
     return "pulsar://" + ",".join(f"{LOOPBACK}:{broker.ports['broker']}" for broker in brokers)
 
 
 def _url(member: Member) -> str:
-    return metadata_store_url(member) if member.role is Role.ZOOKEEPER else web_service_url([member])
+    return metadata_store_url(member) if member.role in METADATA_STORES else web_service_url([member])

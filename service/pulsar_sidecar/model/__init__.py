@@ -1,1 +1,1 @@
-"""The nouns every room shares; nothing here waits, logs or talks to a network."""
+"""Types that every feature shares; nothing here waits, logs or talks to a network."""

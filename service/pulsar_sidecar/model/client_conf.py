@@ -1,4 +1,4 @@
-"""How a command identifies itself to brokers and whom it trusts, by the names of Pulsar's ``client.conf``."""
+"""A command's identity to brokers and its trusted authorities, by the names of Pulsar's ``client.conf``."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,6 +1,7 @@
-"""The only place that reads the machine's clock, so that every rule about time can be tested."""
+"""The clock; nothing else reads the machine's, so that every rule about time can be tested."""
 
 import time
+from collections.abc import Iterator
 from typing import Protocol
 
 _PIECES_PER_SECOND = 10
@@ -8,26 +9,26 @@ _MADE_UP_FOR_SECONDS = 1.0
 
 
 class StopSignal(Protocol):
-    """What a waiting loop can be woken by (``threading.Event`` is one)."""
+    """Signal that wakes a waiting loop (``threading.Event`` is one)."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait at most ``timeout`` seconds; True when the signal is set."""
+        """Wait at most ``timeout`` seconds; return True if the signal is set."""
 
     def is_set(self) -> bool:
-        """Whether the signal is set."""
+        """Return True if the signal is set."""
 
 
 class Clock(Protocol):
     """Wall time, monotonic time and waiting."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return the milliseconds since the epoch."""
 
     def monotonic_seconds(self) -> float:
-        """Seconds from an arbitrary start, never running backwards."""
+        """Return the seconds since an arbitrary start, never fewer than before."""
 
     def wait_seconds(self, seconds: float, stop: StopSignal | None = None) -> bool:
-        """Wait until ``stop`` is set (if one is given) or ``seconds`` have passed; True when stopped."""
+        """Wait until ``stop`` is set (if given) or ``seconds`` have passed; return True if stopped."""
 
 
 class SystemClock:
@@ -46,25 +47,33 @@ class SystemClock:
         return stop.wait(seconds)
 
 
+def attempts(clock: Clock, seconds: float, pause_seconds: float, stop: StopSignal | None = None) -> Iterator[None]:
+    """Yield at once, and after each pause, until ``seconds`` have passed or ``stop`` is set."""
+    end = clock.monotonic_seconds() + seconds
+    yield
+    while clock.monotonic_seconds() < end and not clock.wait_seconds(pause_seconds, stop):
+        yield
+
+
 class Pace:
-    """Keeps bulk reading to so many things a second on average: others who use the same servers should not notice."""
+    """Rate limit of bulk reading, on average per second: other clients of the same servers should not notice it."""
 
     def __init__(self, clock: Clock, per_second: float | None) -> None:
-        """``per_second`` None is no limit."""
+        """Begin with ``per_second`` things a second; None for no limit."""
         self._clock = clock
         self._per_second = per_second
         self._due: float | None = None
 
-    def at_once(self, most: int) -> int:
-        """How many things to ask for in one request, so that a low rate does not come in bursts."""
+    def batch_size(self, most: int) -> int:
+        """Return the number of things to ask for in one request, at most ``most``, so that a low rate avoids bursts."""
         return most if self._per_second is None else min(most, max(1, int(self._per_second / _PIECES_PER_SECOND)))
 
-    def after(self, count: int, stop: StopSignal | None = None) -> None:
-        """So many were done: wait until the average is right, or ``stop`` is set."""
+    def wait_after(self, count: int, stop: StopSignal | None = None) -> None:
+        """Wait, after ``count`` things were done, until the average is right or ``stop`` is set."""
         if self._per_second is None:
             return
         now = self._clock.monotonic_seconds()
-        # After a stall no burst follows: servers that have just recovered would notice most.
+        # No burst follows a stall: it would hit servers that have just recovered.
         due = now if self._due is None else max(self._due, now - _MADE_UP_FOR_SECONDS)
         self._due = due + count / self._per_second
         if self._due > now:

@@ -1,17 +1,17 @@
-"""Structs that any number of threads may decode at once, also for the first time."""
+"""Structs and dataclasses that any number of threads may decode at once, also for the first time."""
 
 from typing import TypeVar
 
 import msgspec
 
-_Struct = TypeVar("_Struct", bound=type[msgspec.Struct])
+_Kind = TypeVar("_Kind", bound=type)
 
 
-def decodable(struct: _Struct) -> _Struct:
-    """Has msgspec learn the struct's fields when the module that owns it is imported.
+def decodable(kind: _Kind) -> _Kind:
+    """Make msgspec learn the fields of a struct or a dataclass when the module that owns it is imported.
 
-    It would learn them when the struct is first decoded, and a second thread that decodes it meanwhile ends the process
-    by SIGSEGV (msgspec 0.22.0): what one thread has not filled in yet the other one follows.
+    Otherwise it learns them at the first decoding, and a second thread that decodes it meanwhile crashes the
+    process with SIGSEGV (msgspec 0.22.0): it follows pointers that the first thread has not filled in yet.
     """
-    msgspec.json.Decoder(struct)
-    return struct
+    msgspec.json.Decoder(kind)
+    return kind

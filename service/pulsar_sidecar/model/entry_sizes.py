@@ -9,7 +9,7 @@ STOCK_JUTE_MAX_BUFFER: Final = 1_048_575
 FRAME_PADDING: Final = 10 * 1024
 """``Commands.MESSAGE_SIZE_FRAME_PADDING``: brokers read frames of ``maxMessageSize`` and this."""
 _FRAME_OVERHEAD: Final = 64
-"""Of an entry in the V2 protocol with a CRC32C digest, the defaults; about as many with the others."""
+"""Overhead of an entry in the V2 protocol with a CRC32C digest, the defaults; about the same with the others."""
 _REQUEST_OVERHEAD: Final = 1024
 """The path of the node, and the request around it."""
 

@@ -1,56 +1,64 @@
-"""Errors that answer "what now?".
+"""Errors, each with a next step.
 
 One root and three branches, distinguished by class and never by text. An adapter translates every exception of its
-client into one of them; a door maps them to status codes in one table.
+client into one of them; the server maps them to status codes in one table.
 """
 
 
 class SidecarError(Exception):
-    """Root of every error this project raises on purpose; the text names the next step."""
+    """Base class of every error that this project raises on purpose; the message names the next step."""
 
 
 class PermanentError(SidecarError):
-    """Trying again changes nothing: acknowledge, record the reason, answer the caller."""
+    """Raised when a retry cannot help: acknowledge, record the reason, answer the caller."""
 
 
 class InvalidInputError(PermanentError):
-    """The caller's input cannot be used; nothing was changed."""
+    """Raised when the caller's input cannot be used; nothing was changed."""
 
 
 class NotFoundError(PermanentError):
-    """The thing named does not exist, and that was read, not assumed."""
+    """Raised when the named thing does not exist, which was read, not assumed."""
 
 
 class ConflictError(PermanentError):
-    """The request does not fit the present state (still in use, already running, changed in between)."""
+    """Raised when the request does not fit the present state (still in use, already running, changed meanwhile)."""
 
 
 class AlreadyExistsError(ConflictError):
-    """Something was to be created and is there already."""
+    """Raised when something to be created exists already."""
 
 
 class DataLossError(ConflictError):
-    """The request would destroy data that another topic is made of; nothing was changed."""
+    """Raised when the request would destroy data that another topic needs; nothing was changed."""
 
 
 class DisabledError(PermanentError):
-    """The feature is switched off by a setting; the text names the setting."""
+    """Raised when a setting, which the message names, switches the feature off."""
 
 
 class NotAuthenticatedError(PermanentError):
-    """No credential, or one that does not verify."""
+    """Raised when the credential is missing or cannot be verified."""
 
 
 class NotAuthorizedError(PermanentError):
-    """A valid credential that may not do this."""
+    """Raised when a valid credential lacks the right."""
 
 
 class ForeignRedirectError(PermanentError):
-    """A broker redirected to an address that does not belong to this cluster; nothing was sent there."""
+    """Raised when a broker redirects to an address that does not belong to this cluster; nothing was sent there.
+
+    Attributes:
+        sidecar_url: address of that cluster's sidecar, to which the caller is redirected; None if it is not known.
+    """
+
+    def __init__(self, message: str, sidecar_url: str | None = None) -> None:
+        super().__init__(message)
+        self.sidecar_url = sidecar_url
 
 
 class BrokerRefusedError(PermanentError):
-    """A broker answered a request with a definite refusal (4xx).
+    """Raised when a broker answers a request with a definite refusal (4xx).
 
     Attributes:
         status: the broker's HTTP status code.
@@ -64,7 +72,7 @@ class BrokerRefusedError(PermanentError):
 
 
 class RefusedBeforehandError(BrokerRefusedError):
-    """What a broker would refuse so, and was not asked: other steps come before it."""
+    """Raised for a request that a broker would refuse so, before it is sent, because other steps come first."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(status, reason)
@@ -72,28 +80,28 @@ class RefusedBeforehandError(BrokerRefusedError):
 
 
 class TemporaryError(SidecarError):
-    """It may work later: nothing is known to have changed, reconsume later."""
+    """Raised when a retry may succeed: nothing is known to have changed, reconsume later."""
 
 
 class UnreachableError(TemporaryError):
-    """No answer came: the other side, which the text names, does not run or cannot be reached."""
+    """Raised when the other side, which the message names, does not answer: it is down or cannot be reached."""
 
 
 class ProducerBusyError(TemporaryError):
-    """A broker has another producer of this name, which may be a dead one's rest, or has as many as it admits."""
+    """Raised when a broker has another producer of this name, perhaps of a dead client, or admits no more producers."""
 
 
 class UndecodableError(TemporaryError):
-    """Bytes that this version cannot read; what they reference is unknown, so nothing may be concluded."""
+    """Raised for bytes that this version cannot read; their references are unknown, so nothing may be concluded."""
 
 
 class UnknownFieldError(UndecodableError):
-    """Bytes that are whole and hold more than this version knows; a newer broker may have written them."""
+    """Raised for whole bytes with fields that this version does not know; a newer broker may have written them."""
 
 
 class OutcomeUnknownError(SidecarError):
-    """The request may or may not have taken effect: read again, then decide."""
+    """Raised when a request may or may not have taken effect: read again, then decide."""
 
 
 class PassedChangeUnansweredError(OutcomeUnknownError):
-    """A broker may have carried out a change that was passed to it; to repeat it may not be safe."""
+    """Raised when a broker may have carried out a change that was passed to it; a retry may not be safe."""

@@ -7,12 +7,12 @@ from pulsar_sidecar.model.errors import InvalidInputError
 
 
 def path_of(url: str) -> Path:
-    """The path of ``file:///path`` or ``file:/path``, where %20 is a space."""
+    """Return the path of ``file:///path`` or ``file:/path``, where %20 is a space."""
     return Path(unquote_to_bytes(urlsplit(url).path).decode(errors="surrogateescape"))
 
 
 def content_of(text: str, setting: str) -> str:
-    """The text, or what stands in the file that it names by ``file:``, without the spaces around it.
+    """Return the value, or the stripped content of the file that it names by ``file:``.
 
     Raises:
         InvalidInputError: the file cannot be read; the message names it and the setting.

@@ -15,14 +15,14 @@ BookieId = NewType("BookieId", str)
 """A bookie's id, by default ``host:port``."""
 
 OperationId = NewType("OperationId", str)
-"""One two-phase topic deletion, from its first mark to its end."""
+"""Id of a two-phase topic deletion, from its first mark to its end."""
 
 MAX_LEDGER_ID = 2**63 - 1
 _MOST_DIGITS = len(str(MAX_LEDGER_ID))
 
 
 def parse_ledger_id(text: str) -> LedgerId | None:
-    """The id that a text of decimal ASCII digits has, or None where it is anything else."""
+    """Return the id in a string of decimal ASCII digits, or None for any other string."""
     if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS or int(text) > MAX_LEDGER_ID:
         return None
     return LedgerId(int(text))

@@ -1,4 +1,4 @@
-"""What BookKeeper keeps about a ledger, and PIP-186's words for kinds of ledgers."""
+"""BookKeeper's metadata and entries of ledgers, and PIP-186's words for kinds of ledgers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ _HALF_MASK = 2**64 - 1
 
 
 class LedgerComponent(Enum):
-    """What a ledger is used for (PIP-186 ``ledgerComponent``).
+    """Use of a ledger (PIP-186 ``ledgerComponent``).
 
     PIP-186 names the first three; the last two are kinds that Pulsar 4.0 writes and the PIP does not cover.
     """
@@ -24,7 +24,7 @@ class LedgerComponent(Enum):
 
 
 class LedgerType(Enum):
-    """Where the data of a ledger lives (PIP-186 ``ledgerType``)."""
+    """Storage of a ledger's data (PIP-186 ``ledgerType``)."""
 
     LEDGER = "LEDGER"
     OFFLOAD_LEDGER = "OFFLOAD_LEDGER"
@@ -39,7 +39,7 @@ class LedgerState(Enum):
 
 
 class DigestType(Enum):
-    """``LedgerMetadataFormat.DigestType`` of BookKeeper: how a bookie's entry proves itself, with its wire numbers."""
+    """``LedgerMetadataFormat.DigestType`` of BookKeeper, the checksum of entries, with its wire numbers."""
 
     CRC32 = 1
     HMAC = 2
@@ -77,7 +77,7 @@ class LedgerMetadata:
 
 @dataclass(frozen=True, slots=True)
 class OffloadSegment:
-    """One part of a ledger that was offloaded while it grew (``MLDataFormats.OffloadSegment``)."""
+    """Part of a ledger that was offloaded while it grew (``MLDataFormats.OffloadSegment``)."""
 
     uid_msb: int
     uid_lsb: int
@@ -88,7 +88,7 @@ class OffloadSegment:
 
 @dataclass(frozen=True, slots=True)
 class OffloadContext:
-    """Where tiered storage keeps a copy of a ledger (``MLDataFormats.OffloadContext``).
+    """Place of a ledger's copy in tiered storage (``MLDataFormats.OffloadContext``).
 
     ``uid_msb`` and ``uid_lsb`` are the signed 64-bit halves of the Java UUID of the offload attempt. ``driver_name``
     is empty when the context names no driver: Pulsar then uses the namespace's present one
@@ -118,7 +118,7 @@ class OffloadContext:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One entry of a ledger as a bookie stores it, its digest checked."""
+    """Entry of a ledger as a bookie stores it, its digest verified."""
 
     ledger_id: LedgerId
     entry_id: EntryId
@@ -126,21 +126,21 @@ class LedgerEntry:
 
 
 class UnseenCause(Enum):
-    """Why entries that belong, or belonged, to a topic were not read from the bookies."""
+    """Cause for which a topic's present or former entries were not read from the bookies."""
 
     OFFLOADED = "offloaded"
-    """They are in tiered storage, and BookKeeper has no copy any more."""
+    """The entries are in tiered storage, and BookKeeper no longer has a copy."""
     UNREADABLE = "unreadable"
     """A bookie did not answer, the entry is damaged or lost, or the topic was deleted while it was being read."""
     TRIMMED = "trimmed"
-    """The topic let go of the ledger while it was being read."""
+    """The topic trimmed the ledger while it was being read."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnseenEntries:
-    """Entries of one ledger that were to be read and were not; nothing is known of what is in them.
+    """Entries of a ledger that could not be read; their content is unknown.
 
-    ``last_entry_id`` is None where it is not known how many entries there are.
+    ``last_entry_id`` is None while the number of entries is unknown.
     """
 
     ledger_id: LedgerId

@@ -1,10 +1,10 @@
-"""The metadata store as every room sees it: nodes with versions, one port, several drivers.
+"""The metadata store as every feature sees it: nodes with versions, one port, several drivers.
 
 The invariant every driver keeps: an answer is complete or an error. A node that could not be read is never reported
 as absent, a listing that could not be finished is never reported short.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
@@ -15,16 +15,18 @@ from pulsar_sidecar.model.ids import NodeVersion
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node as read at one moment.
+    """Data, version and times of a node as read at one moment.
 
     Attributes:
         path: absolute path below the cluster's chroot, as Pulsar writes it.
-        version: what a compare-and-set must name to change exactly what was read.
-        created_ms: the store's own creation time, milliseconds since the epoch.
-        modified_ms: the store's own time of the last write.
+        version: the version for a compare-and-set that changes exactly what was read.
+        created_ms: the store's own creation time, milliseconds since the epoch; a later time where the store keeps
+            none, so that an age is never overestimated.
+        modified_ms: the store's own time of the last write, likewise.
         created_order: the store's order of creation (ZooKeeper ``czxid``): a deleted and re-created node differs.
-        children_count: direct children (0 where the store does not count).
-        ephemeral: whether the node dies with its creator's session.
+        children_count: direct children; None where the store does not count.
+        ephemeral: True if the node dies with its creator's session.
+        times_known: False where the store keeps no times, and another look may give later ones.
     """
 
     path: str
@@ -33,13 +35,38 @@ class Node:
     created_ms: int
     modified_ms: int
     created_order: int
-    children_count: int = 0
+    children_count: int | None = 0
     ephemeral: bool = False
+    times_known: bool = True
+
+    @property
+    def birth(self) -> "Birth":
+        """What tells the node from a later one at its path."""
+        return Birth(self.created_ms, None) if self.times_known else Birth(None, self.created_order)
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """Identity of a node among those of its path: its creation time, or its order where the store keeps no times."""
+
+    created_ms: int | None
+    created_order: int | None
+
+    @property
+    def number(self) -> int | None:
+        """The one of both that is known."""
+        return self.created_ms if self.created_order is None else self.created_order
+
+    def __str__(self) -> str:
+        return f"{self.created_ms} ms" if self.created_order is None else f"revision {self.created_order}"
+
+
+UNKNOWN_BIRTH = Birth(None, None)
 
 
 @dataclass(frozen=True, slots=True)
 class NewNode:
-    """A node to be created; an ephemeral one dies with its creator's session."""
+    """Path and data of a node to create; an ephemeral one dies with its creator's session."""
 
     path: str
     data: bytes
@@ -56,7 +83,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class GuardedDeletion:
-    """Delete ``path`` if it is at ``version`` and every guard still holds, all in one atomic step."""
+    """Deletion of ``path`` if it is at ``version`` and every guard still holds, all in one atomic step."""
 
     path: str
     version: NodeVersion
@@ -64,31 +91,31 @@ class GuardedDeletion:
 
 
 class DeletionResult(Enum):
-    """What became of one `GuardedDeletion`."""
+    """Outcome for one `GuardedDeletion`: certain, or to be read again."""
 
     DELETED = "deleted"
     GONE = "gone"
-    """There was no such node (any more)."""
+    """The node did not exist, or was deleted before."""
     CONFLICT = "conflict"
     """The node or a guard has another version, or the node has children: judge again."""
     UNKNOWN = "unknown"
     """The connection broke before the answer: read again."""
     NOT_SENT = "not-sent"
-    """The caller did not allow it any more; nothing was changed."""
+    """The caller no longer allowed it; nothing was changed."""
 
 
 class DeletionLimit(Protocol):
-    """What a driver asks and reports while it carries out deletions in bulk."""
+    """Bounds the deletions in flight; a driver consults it before each transaction and reports each response."""
 
     def most_in_flight(self) -> int:
-        """How many deletions may be in flight now, at least one; asked before each transaction."""
+        """Return the number of deletions that may be in flight now, at least one; consulted before each transaction."""
 
     def sending(self) -> AbstractContextManager[None]:
-        """Around a transaction with deletions: from sending it to its answer."""
+        """Return a context for a transaction with deletions, from sending it to its answer."""
 
 
 class FixedLimit:
-    """As many in flight as keep ZooKeeper busy; more would only wait in its queue, before other clients' requests."""
+    """Constant limit that keeps ZooKeeper busy; more would only wait in its queue, before other clients' requests."""
 
     def most_in_flight(self) -> int:
         return 50
@@ -98,32 +125,32 @@ class FixedLimit:
 
 
 def always() -> bool:
-    """A caller's ``may_send`` that sets no bound."""
+    """Return True: the ``may_send`` of a caller that sets no bound."""
     return True
 
 
 class NodeReader(Protocol):
-    """The nodes of a metadata store, or of a copy; every method raises `TemporaryError` when they cannot be asked."""
+    """Nodes of a metadata store, or of a copy; every method raises `TemporaryError` when it cannot read them."""
 
     def read(self, path: str) -> Node | None:
-        """The node, or None when the store answered that it does not exist."""
+        """Return the node, or None if the store answered that it does not exist."""
 
     def read_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """One result per path, in order; all were read, or the call raises."""
+        """Return one result per path, in order; all were read, or the call raises."""
 
     def children(self, path: str) -> list[str] | None:
-        """Names of the direct children, sorted, or None when the node does not exist; complete, or the call raises."""
+        """Return the sorted names of all direct children, or None if the node does not exist; complete, or raises."""
 
 
 class MetadataStore(NodeReader, Protocol):
     """Pulsar's metadata store (``org.apache.pulsar.metadata.api.MetadataStore``), for reading and guarded writing.
 
-    Every method raises `TemporaryError` when the store cannot be asked, and `OutcomeUnknownError` when a write's
+    Every method raises `TemporaryError` when the store cannot be reached, and `OutcomeUnknownError` when a write's
     answer was lost. Implementations are safe for use by several threads.
     """
 
     def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
-        """What `children` answers, of each path, in order."""
+        """Return the result of `children` for each path, in order."""
 
     def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Node:
         """Create a node and its missing parents.
@@ -147,7 +174,7 @@ class MetadataStore(NodeReader, Protocol):
         """
 
     def write(self, path: str, data: bytes, version: NodeVersion) -> NodeVersion:
-        """Compare-and-set; the new version.
+        """Compare and set; return the new version.
 
         Raises:
             ConflictError: another version is there now.
@@ -160,12 +187,22 @@ class MetadataStore(NodeReader, Protocol):
     def delete_many(
         self, deletions: Sequence[GuardedDeletion], may_send: Callable[[], bool] = always
     ) -> list[DeletionResult]:
-        """Guarded deletions in bulk, one result each, in order; a failed one never undoes its neighbours' success.
+        """Carry out guarded deletions, one result each, in order; a failed one never undoes its neighbours' success.
 
         Args:
-            deletions: what is to be deleted.
-            may_send: asked before each transaction; what is left when it answers False is NOT_SENT.
+            deletions: the deletions to carry out.
+            may_send: called before each transaction; once it returns False, the remaining deletions are NOT_SENT.
         """
 
     def now_ms(self) -> int:
-        """The store's own clock, for the age of nodes; within a second of its truth."""
+        """Return the store's own time, for the age of nodes; accurate to a second."""
+
+
+Nodes = Mapping[str, Node | None]
+"""Nodes by path from one read; None for one that does not exist."""
+
+
+def read_nodes(store: NodeReader, paths: Iterable[str]) -> Nodes:
+    """Return these nodes, from one read."""
+    distinct = list(dict.fromkeys(paths))
+    return dict(zip(distinct, store.read_many(distinct), strict=True))

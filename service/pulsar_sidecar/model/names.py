@@ -23,7 +23,7 @@ CursorName = NewType("CursorName", str)
 """A cursor's name as the metadata store spells it: URL-encoded."""
 
 _SYSTEM_NAMESPACES = re.compile(r"pulsar/system|pulsar/(?:[^/]+/)?[^:]+:\d+|sla-monitor/[^/]+/[^:]+:\d+")
-"""``NamespaceService.isSystemServiceNamespace``: brokers' own topics, and those that show that they are alive."""
+"""``NamespaceService.isSystemServiceNamespace``: namespaces of brokers' own topics and heartbeats."""
 _SYSTEM_TOPICS = (
     "__change_events",
     "__transaction_buffer_snapshot",
@@ -42,26 +42,26 @@ MAX_PARTITION_INDEX = 2**31 - 1
 MAX_NAME_BYTES = 4096
 
 _REMEMBERED_NAMES = 4096
-"""A backlog is about few topics and many ledgers, so most names are ones that were just read."""
+"""A backlog concerns few topics and many ledgers, so most names were read a moment ago."""
 
 
 def java_url_encode(text: str) -> str:
-    """``java.net.URLEncoder.encode(text, UTF_8)``, which differs from Python's in ``*`` and ``~``."""
+    """Return ``java.net.URLEncoder.encode(text, UTF_8)``, which differs from Python's in ``*`` and ``~``."""
     return quote_plus(text, safe="*").replace("~", "%7E")
 
 
 def java_url_decode(text: str) -> str:
-    """``java.net.URLDecoder.decode(text, UTF_8)``."""
+    """Return ``java.net.URLDecoder.decode(text, UTF_8)``."""
     return unquote_plus(text, errors="strict")
 
 
 def encode_cursor(subscription: str) -> CursorName:
-    """The cursor that a subscription's name stands for in the metadata store."""
+    """Return the name in the metadata store of a subscription's cursor."""
     return CursorName(java_url_encode(subscription))
 
 
 def decode_cursor(cursor: CursorName) -> str | None:
-    """The subscription of a cursor (inverse of `encode_cursor`); None for a name that Pulsar never writes."""
+    """Return the subscription of a cursor (inverse of `encode_cursor`); None for a name that Pulsar never writes."""
     try:
         subscription = java_url_decode(cursor)
     except UnicodeError:
@@ -93,7 +93,7 @@ class TopicName:
         return _uri(self)
 
     def __hash__(self) -> int:
-        # Names are keys of much; what distinguishes most of them is enough, and its own hash is remembered by Python.
+        # Names are keys of many mappings; the local name distinguishes most of them, and Python caches its hash.
         return hash(self.local_name)
 
     @property
@@ -104,12 +104,12 @@ class TopicName:
 
     @property
     def managed_ledger_name(self) -> ManagedLedgerName:
-        """Where the topic's managed ledger lives (``TopicName.getPersistenceNamingEncoding``)."""
+        """Name of the topic's managed ledger (``TopicName.getPersistenceNamingEncoding``)."""
         return _managed_ledger_name(self)
 
     @property
     def partition_index(self) -> int | None:
-        """The partition's number, or None for a topic that is no partition."""
+        """The partition's number, or None for a topic that is not a partition."""
         match = _partition_match(self.local_name)
         return int(match["index"]) if match else None
 
@@ -126,20 +126,20 @@ class TopicName:
 
     @property
     def is_system_topic(self) -> bool:
-        """Whether brokers treat it as their own (``BrokerService.isSystemTopic``): never deduplicated or expired."""
+        """True if brokers treat it as their own (``BrokerService.isSystemTopic``): never deduplicated or expired."""
         if _SYSTEM_NAMESPACES.fullmatch(self.namespace) or self.base.local_name in _SYSTEM_TOPICS:
             return True
         return self.base.local_name.endswith(PENDING_ACKS_SUFFIX)
 
     @property
     def is_transaction_log(self) -> bool:
-        """Whether brokers note transactions there: it has entries, but no topic (``isTransactionInternalName``)."""
+        """True if brokers log transactions there: it has entries, but no topic (``isTransactionInternalName``)."""
         if self.namespace == _SYSTEM_NAMESPACE and self.local_name.startswith(_TRANSACTION_LOG_PREFIX):
             return True
         return self.local_name.endswith(PENDING_ACKS_SUFFIX)
 
     def partition(self, index: int) -> "TopicName":
-        """Partition ``index`` of this topic, whatever its own name ends with."""
+        """Return partition ``index`` of this topic, whatever its own name ends with."""
         return self._renamed(f"{self.local_name}{PARTITIONED_SUFFIX}{index}")
 
     def _renamed(self, local_name: str) -> "TopicName":
@@ -156,7 +156,7 @@ def parse_topic_name(text: str) -> TopicName:
     try:
         length_bytes = len(text.encode("utf-8"))
     except UnicodeEncodeError:
-        raise InvalidInputError("a topic name is Unicode text, without lone surrogates") from None
+        raise InvalidInputError("a topic name is a Unicode string without lone surrogates") from None
     if length_bytes > MAX_NAME_BYTES:
         raise InvalidInputError(f"a topic name is at most {MAX_NAME_BYTES} bytes long")
     domain_text, separator, rest = text.partition("://")
@@ -173,14 +173,14 @@ def parse_topic_name(text: str) -> TopicName:
 
 @lru_cache(_REMEMBERED_NAMES)
 def topic_of_managed_ledger(name: str) -> TopicName | None:
-    """The topic that a managed-ledger name belongs to, or None when it does not have a topic's shape."""
+    """Return the topic that a managed-ledger name belongs to, or None if it does not have a topic's shape."""
     parts = name.split("/")
     if len(parts) not in (4, 5) or parts[-2] not in (domain.value for domain in TopicDomain):
         return None
     cluster = parts[1] if len(parts) == 5 else None
     try:
         topic = TopicName(TopicDomain(parts[-2]), parts[0], cluster, parts[-3], java_url_decode(parts[-1]))
-        # An encoding that Pulsar does not write ("%2f", "%zz", a bare "~") is no topic's, even if it decodes.
+        # An encoding that Pulsar does not write ("%2f", "%zz", a bare "~") names no topic, even if it can be decoded.
         is_pulsars = topic.managed_ledger_name == name
     except UnicodeError:
         return None

@@ -1,4 +1,4 @@
-"""A request that the sidecar passes to a broker, and the broker's answer to it.
+"""Requests that the sidecar passes to brokers, and their answers.
 
 Invariant: the request has the caller's own credential or none.
 """
@@ -11,16 +11,16 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class PassedRequest:
-    """What goes to a broker.
+    """Caller's request that the sidecar passes to a broker.
 
     Attributes:
         target: the path as the caller wrote it, and the query.
-        headers: the caller's, without those that are about its connection only.
-        body: whole, or in pieces, which can be sent once only.
-        vouched: whether the sidecar itself lets the caller do everything; a broker that authenticates no client gets
-            only such requests.
-        on_behalf_of: the role of a caller that is known by its certificate only, which cannot be passed on; None where
-            the request has what there is.
+        headers: the caller's headers, without those of its connection.
+        body: the whole body, or its pieces, which can be sent only once.
+        vouched: True if the sidecar itself lets the caller do everything; the sidecar sends only such requests to a
+            broker that authenticates no client.
+        on_behalf_of: the role of a caller that is known only by its certificate, which cannot be passed on; None if the
+            request has the caller's credential, or there is none.
     """
 
     method: str
@@ -39,34 +39,34 @@ class PassedRequest:
 
 
 class BrokerAnswer(Protocol):
-    """The answer of a broker, whose body may still be on its way.
+    """Status and headers that a broker answered; the body may still be arriving.
 
     Attributes:
-        status: no redirect that another broker of the cluster can follow.
-        headers: as the broker sent them.
+        status: the status code, never a redirect that another broker of the cluster can answer.
+        headers: the headers as the broker sent them.
     """
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]
 
     def pieces(self) -> AsyncIterator[bytes]:
-        """The body as it arrives; an `UnreachableError` if it breaks off."""
+        """Yield the body as it arrives; raise `UnreachableError` if it breaks off."""
 
 
 class Brokers(Protocol):
-    """The brokers of the cluster."""
+    """Passes callers' requests to the cluster's brokers."""
 
     def answer(self, request: PassedRequest) -> AbstractAsyncContextManager[BrokerAnswer]:
-        """Send the request to the broker that takes it.
+        """Send the request to the broker that serves it.
 
         Raises:
             TemporaryError: no broker could be reached, or a read got no answer.
             PassedChangeUnansweredError: a change may have reached a broker, and no answer came.
             InvalidInputError: the broker redirects a body that cannot be sent a second time.
-            ForeignRedirectError: the broker redirects to an address that is no broker of this cluster.
+            ForeignRedirectError: the broker redirects to an address that does not belong to a broker of this cluster.
             NotAuthenticatedError: the broker authenticates no client, and the request is not vouched for.
             NotAuthorizedError: the broker does not let the sidecar speak for others.
         """
 
     async def close(self) -> None:
-        """End what is on its way; idempotent."""
+        """End the requests in flight; idempotent."""

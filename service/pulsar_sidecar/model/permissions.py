@@ -1,4 +1,4 @@
-"""Who administers a tenant, and who may produce and consume in a namespace, as brokers keep it."""
+"""Administrators of tenants, and rights to produce and consume in namespaces, as brokers keep them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from pulsar_sidecar.model.names import TopicName
 
 
 class Action(StrEnum):
-    """Of ``org.apache.pulsar.common.policies.data.AuthAction``, what concerns topics."""
+    """Actions on topics of ``org.apache.pulsar.common.policies.data.AuthAction``."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
@@ -20,13 +20,13 @@ ActionsByRole = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class NamespacePermissions:
-    """``auth_policies`` of a namespace: actions by role, in the whole of it and by the full names of topics."""
+    """``auth_policies`` of a namespace: actions by role, in the whole namespace and by topics' full names."""
 
     in_namespace: ActionsByRole = field(default_factory=dict)
     on_topics: Mapping[str, ActionsByRole] = field(default_factory=dict)
 
     def actions(self, role: str, topic: TopicName | None) -> frozenset[str]:
-        """What the role may do in the whole namespace, and on the topic; a partition has its topic's permissions."""
+        """Return the role's actions in the namespace and on the topic; a partition has its topic's permissions."""
         found = self.in_namespace.get(role, frozenset())
         if topic is not None:
             for name in {str(topic), str(topic.base)}:
@@ -35,10 +35,10 @@ class NamespacePermissions:
 
 
 class TenantPolicies(Protocol):
-    """What brokers keep of tenants and namespaces; every method raises `TemporaryError` when it cannot be read."""
+    """Brokers' policies of tenants and namespaces; every method raises `TemporaryError` when it cannot read them."""
 
     def admin_roles(self, tenant: str) -> frozenset[str]:
-        """The tenant's admin roles; empty for a tenant that does not exist."""
+        """Return the tenant's admin roles; empty for a tenant that does not exist."""
 
     def permissions(self, namespace: str) -> NamespacePermissions:
-        """The permissions in a namespace; empty for one that does not exist."""
+        """Return the permissions in a namespace; empty for one that does not exist."""

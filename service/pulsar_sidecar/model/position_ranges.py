@@ -1,7 +1,7 @@
 """Sets of acknowledged positions, as a cursor of Pulsar keeps them (``ManagedCursorImpl``, ``OpenLongPairRangeSet``).
 
 Invariant: inside one ledger ranges are disjoint, ascending, and never touch; two that touch are one. No range spans two
-ledgers; `within_ledgers` cuts what a broker wrote so.
+ledgers; `within_ledgers` cuts those that a broker wrote.
 """
 
 from bisect import bisect_left, bisect_right
@@ -32,7 +32,7 @@ class EntryRange(NamedTuple):
 
 
 class PositionRanges:
-    """Everything up to the mark-delete position, and ranges beyond it. Immutable.
+    """All positions up to the mark-delete position, and ranges beyond it. Immutable.
 
     Ranges that begin at or below the mark-delete position lose what lies below it.
     """
@@ -40,17 +40,17 @@ class PositionRanges:
     __slots__ = ("_by_ledger", "mark_delete", "range_count")
 
     def __init__(self, mark_delete: Position, ranges: Iterable[EntryRange] = ()) -> None:
-        """The set of these ranges, in any order, overlapping or not."""
+        """Make the set of these ranges, in any order, overlapping or not."""
         self.mark_delete = mark_delete
         self._by_ledger = _merged(mark_delete, ranges)
         self.range_count = sum(len(firsts) for firsts, _ in self._by_ledger.values())
-        """Ranges beyond the mark-delete position."""
+        """Number of ranges beyond the mark-delete position."""
 
     @classmethod
-    def of_one_ledger(
+    def from_single_ledger(
         cls, mark_delete: Position, ledger_id: LedgerId, firsts: Sequence[int], lasts: Sequence[int]
     ) -> "PositionRanges":
-        """Ranges of one ledger, one after the other; quicker for very many that ascend and do not touch."""
+        """Make the set of one ledger's ranges; quicker for very many that ascend and do not touch."""
         apart = all(map(le, firsts, lasts)) and all(map(lt, map((1).__add__, lasts), firsts[1:]))
         beyond = not firsts or (mark_delete.ledger_id, mark_delete.entry_id + 1) < (ledger_id, firsts[0])
         if not apart or not beyond:
@@ -66,7 +66,7 @@ class PositionRanges:
         return position <= self.mark_delete or self._in_range(position.ledger_id, position.entry_id)
 
     def __iter__(self) -> Iterator[EntryRange]:
-        """The ranges beyond the mark-delete position, ascending."""
+        """Yield the ranges beyond the mark-delete position, ascending."""
         for ledger_id, (firsts, lasts) in self._by_ledger.items():
             for first, last in zip(firsts, lasts, strict=True):
                 yield EntryRange(ledger_id, EntryId(first), EntryId(last))
@@ -84,33 +84,33 @@ class PositionRanges:
 
     @property
     def entries(self) -> int:
-        """Entries in the ranges beyond the mark-delete position."""
+        """Number of entries in the ranges beyond the mark-delete position."""
         return sum(found.entries for found in self)
 
     def holds_all_of(self, other: "PositionRanges") -> bool:
-        """Whether everything of the other set certainly is in this one: its mark-delete position lies no further on."""
+        """Return True if this set certainly holds the whole other one, whose mark-delete position is not later."""
         if self.mark_delete < other.mark_delete:
             return False
         return self._by_ledger == other._by_ledger or next(other.without(self, {}), None) is None
 
     def without(self, others: "PositionRanges", lengths: Mapping[LedgerId, int]) -> Iterator[EntryRange]:
-        """What is in this set and not in the other, ascending.
+        """Yield the positions of this set that are not in the other, ascending.
 
         Args:
             others: the other set.
-            lengths: the entries of each ledger of the topic, which is how far "everything up to" reaches; a ledger
-                that is not in it counts as empty.
+            lengths: the entries of each ledger of the topic, up to which the mark-delete position reaches; a ledger
+                that is not listed counts as empty.
         """
         for found in self._whole(others.mark_delete, lengths):
             yield from others._cut(found)
 
-    def touching(self, ledger_id: LedgerId, first: int, last: int) -> int:
-        """How many of the ledger's ranges touch or overlap the entries ``first`` to ``last``."""
+    def count_touching(self, ledger_id: LedgerId, first: int, last: int) -> int:
+        """Return the number of the ledger's ranges that touch or overlap the entries ``first`` to ``last``."""
         firsts, lasts = self._by_ledger.get(ledger_id, ((), ()))
         return max(0, bisect_right(firsts, last + 1) - bisect_left(lasts, first - 1))
 
     def acknowledged_between(self, ledger_id: LedgerId, first: int, last: int) -> int:
-        """How many of the entries ``first`` to ``last`` of a ledger belong to the set."""
+        """Return the number of the entries ``first`` to ``last`` of a ledger that belong to the set."""
         if ledger_id < self.mark_delete.ledger_id:
             return last - first + 1
         marked = self.mark_delete.entry_id if ledger_id == self.mark_delete.ledger_id else -1
@@ -127,7 +127,7 @@ class PositionRanges:
         return index >= 0 and entry_id <= lasts[index]
 
     def _whole(self, above: Position, lengths: Mapping[LedgerId, int]) -> Iterator[EntryRange]:
-        """Everything in this set above a position, what the mark-delete position stands for included."""
+        """Yield the entries of this set above a position, those up to the mark-delete position included."""
         for ledger_id in sorted(lengths.keys() | self._by_ledger.keys()):
             if ledger_id < above.ledger_id:
                 continue
@@ -140,13 +140,13 @@ class PositionRanges:
                     yield EntryRange(ledger_id, EntryId(max(first, from_entry)), EntryId(last))
 
     def _marked(self, ledger_id: LedgerId, length: int) -> int:
-        """The last entry of a ledger that lies at or below the mark-delete position, -1 for none."""
+        """Return the last entry of a ledger at or below the mark-delete position, -1 for none."""
         if ledger_id > self.mark_delete.ledger_id:
             return -1
         return min(self.mark_delete.entry_id, length - 1) if ledger_id == self.mark_delete.ledger_id else length - 1
 
     def _cut(self, found: EntryRange) -> Iterator[EntryRange]:
-        """What of a range above the mark-delete position is in none of the ranges here."""
+        """Yield the parts of a range above the mark-delete position that no range of this set covers."""
         firsts, lasts = self._by_ledger.get(found.ledger_id, ((), ()))
         start: int = found.first
         for index in range(bisect_left(lasts, found.first), bisect_right(firsts, found.last)):
@@ -158,7 +158,7 @@ class PositionRanges:
 
 
 def within_ledgers(lower: Position, upper: Position, lengths: Mapping[LedgerId, int]) -> Iterator[EntryRange]:
-    """The range ``(lower, upper]`` cut at the ends of ledgers.
+    """Cut the range ``(lower, upper]`` at the ends of ledgers.
 
     Brokers write ranges over several ledgers when ``managedLedgerUnackedRangesOpenCacheSetEnabled`` is off.
 

@@ -1,6 +1,6 @@
-"""Names that a cluster's users choose, as people see them: nothing hides in them, and a shell takes what is shown.
+"""Safe display of names that a cluster's users choose: nothing hides in them, and a shell takes what is shown.
 
-A name may hold characters that turn the text around it (U+202E), or that a terminal obeys (escape, line feed).
+A name may hold characters that reverse the text around it (U+202E), or control a terminal (escape, line feed).
 """
 
 import shlex
@@ -8,14 +8,14 @@ from collections.abc import Iterable
 
 
 def printable(text: str, kept: str = "\n") -> str:
-    """The text with everything escaped that is not printable, but for the characters that are kept."""
+    """Return the string with unprintable characters escaped, except those in ``kept``."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() or each in kept else _escaped(each) for each in text)
 
 
 def quoted(word: str) -> str:
-    """A word for a shell's command line, where it is printable as a whole; escapes in it are those of bash and zsh."""
+    """Quote a word for a shell's command line so that all of it is printable; escapes are those of bash and zsh."""
     if word.isprintable():
         return shlex.quote(word)
     inner = "".join(f"\\{each}" if each in "\\'" else printable(each, "") for each in word)
@@ -23,7 +23,7 @@ def quoted(word: str) -> str:
 
 
 def command_line(words: Iterable[str]) -> str:
-    """Words as a shell takes them."""
+    """Return a command line of these words, each quoted for a shell."""
     return " ".join(map(quoted, words))
 
 

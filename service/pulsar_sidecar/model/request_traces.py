@@ -1,4 +1,4 @@
-"""What identifies a request wherever its work goes on: in nodes, in messages' properties, in another sidecar."""
+"""Identity of a request wherever its work continues: in nodes, in messages' properties, in another sidecar."""
 
 import re
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ _TRACE_PARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 @dataclass(frozen=True, slots=True)
 class RequestTrace:
-    """A request, for log lines and spans; both are None for work that no request asked for.
+    """A request, for log lines and spans; both fields are None for work without a request.
 
     Attributes:
-        parent: the span that the work belongs below, as W3C Trace Context writes it.
+        parent: the parent span of the work, as W3C Trace Context writes it.
     """
 
     request_id: str | None = None
@@ -25,7 +25,7 @@ class RequestTrace:
 
     @classmethod
     def read(cls, request_id: str | None, parent: str | None) -> "RequestTrace":
-        """From what a stranger may have written: what does not have the form counts as absent."""
+        """Read what a stranger may have written: a malformed value counts as absent."""
         return cls(
             request_id if request_id is not None and _REQUEST_ID.fullmatch(request_id) else None,
             parent if parent is not None and _TRACE_PARENT.fullmatch(parent) else None,
@@ -33,11 +33,11 @@ class RequestTrace:
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> "RequestTrace":
-        """The request that a message's properties name."""
+        """Return the request that a message's properties name."""
         return cls.read(properties.get(REQUEST_ID), properties.get(TRACE_PARENT))
 
     def properties(self) -> dict[str, str]:
-        """The same as a message's properties."""
+        """Return the trace as a message's properties."""
         named = {REQUEST_ID: self.request_id, TRACE_PARENT: self.parent}
         return {name: value for name, value in named.items() if value is not None}
 

@@ -1,4 +1,4 @@
-"""Certificates out of files, for every connection over TLS.
+"""TLS contexts with certificates from files, for every connection over TLS.
 
 Invariant: a file that cannot be used is an `InvalidInputError` that names it, before anything is connected.
 """
@@ -10,7 +10,7 @@ from pulsar_sidecar.model.errors import InvalidInputError
 
 
 def trusting(trusted: Path | None) -> ssl.SSLContext:
-    """A client's context that trusts the authorities in this PEM file, or those of the system.
+    """Return a client's context that trusts the authorities in this PEM file, or those of the system.
 
     Raises:
         InvalidInputError: the file cannot be used.
@@ -22,7 +22,7 @@ def trusting(trusted: Path | None) -> ssl.SSLContext:
 
 
 def load_trusted(context: ssl.SSLContext, trusted: Path) -> None:
-    """Let the context trust the authorities in this PEM file.
+    """Load the authorities in this PEM file into the context as trusted.
 
     Raises:
         InvalidInputError: the file cannot be used.
@@ -34,7 +34,7 @@ def load_trusted(context: ssl.SSLContext, trusted: Path) -> None:
 
 
 def load_certificate(context: ssl.SSLContext, file: Path, key_file: Path) -> None:
-    """Let the context show this certificate chain.
+    """Load this certificate chain, with its key, into the context.
 
     Raises:
         InvalidInputError: the files cannot be used, or do not belong together.

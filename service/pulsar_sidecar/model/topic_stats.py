@@ -1,6 +1,6 @@
-"""What a topic's broker reports of it: subscriptions and clients (``stats``), ledgers and cursors (``internalStats``).
+"""Broker statistics of a topic: subscriptions and clients (``stats``), ledgers and cursors (``internalStats``).
 
-One model for every room; `adapters.pulsar.rest.topic_stats` is the only place that reads brokers' answers into it.
+One model for every feature; `adapters.pulsar.rest.topic_stats` is the only place that reads brokers' answers into it.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,10 @@ COMPACTION_CURSOR: Final = CursorName("__compaction")
 """``Compactor.COMPACTION_SUBSCRIPTION``: its position carries the id of the compacted ledger."""
 
 DEDUPLICATION_CURSOR: Final = CursorName("pulsar.dedup")
+REPLICATED_SUBSCRIPTION: Final = "pulsar.replicated.subscription"
+"""Property of the cursor of a subscription whose position brokers replicate."""
 REPLICATOR_PREFIX: Final = "pulsar.repl"
-"""The default of ``replicatorPrefix``: with it begin the names of replicators' producers, and of their cursors."""
+"""Default of ``replicatorPrefix``, with which the names of replicators' producers and cursors begin."""
 SYSTEM_SUBSCRIPTIONS: Final[frozenset[str]] = frozenset({COMPACTION_CURSOR, DEDUPLICATION_CURSOR})
 """Cursors that brokers keep for themselves."""
 
@@ -34,7 +36,7 @@ class SubscriptionType(Enum):
 
     @property
     def dispatches_to_many(self) -> bool:
-        """Whether its dispatcher is a ``PersistentDispatcherMultipleConsumers``.
+        """True if the dispatcher is a ``PersistentDispatcherMultipleConsumers``.
 
         Only these hold delayed messages back, and only these pause for acknowledgement state (PIP-299).
         """
@@ -53,11 +55,11 @@ class DeduplicationStatus(StrEnum):
 
 
 class ConnectedConsumer(NamedTuple):
-    """One consumer; what the broker does not report is None.
+    """A consumer; fields that the broker does not report are None.
 
     Attributes:
-        available_permits: so many messages it has asked for and not been given.
-        blocked: it has as many unacknowledged messages as a consumer may have.
+        available_permits: number of messages that the consumer has asked for and not received.
+        blocked: True if the consumer has as many unacknowledged messages as a consumer may have.
     """
 
     name: str | None
@@ -69,19 +71,19 @@ class ConnectedConsumer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One subscription (``SubscriptionStats``).
+    """A subscription (``SubscriptionStats``).
 
     Attributes:
-        consumers: loading the topic anew and moving the cursor (``resetCursor``, seek) disconnect every one of them.
-        messages_out: messages handed to consumers ever since the topic was loaded (``msgOutCounter``).
-        sticky: a Key_Shared subscription whose consumers chose their hash ranges (``keySharedMode`` STICKY).
+        consumers: the consumers, which brokers disconnect on a reload of the topic and on ``resetCursor`` or seek.
+        messages_out: messages delivered to consumers since the topic was loaded (``msgOutCounter``).
+        sticky: True for a Key_Shared subscription whose consumers chose their hash ranges (``keySharedMode`` STICKY).
         durable: False for a reader's.
-        unacked_messages: delivered to consumers and not acknowledged.
-        delayed_messages: held back until they are due.
-        delayed_index_bytes: what the queues of its delayed-message tracker take in memory; 0 without a tracker.
-        backlog: messages that wait, estimated.
-        blocked: it has as many unacknowledged messages as it may have (``blockedSubscriptionOnUnackedMsgs``).
-        in_replay: messages that wait to be sent again (``msgInReplay``).
+        unacked_messages: messages delivered to consumers and not acknowledged.
+        delayed_messages: messages held back until they are due.
+        delayed_index_bytes: memory of the delayed-message tracker's queues, bytes; 0 without a tracker.
+        backlog: estimated number of waiting messages.
+        blocked: True if it has as many unacknowledged messages as it may (``blockedSubscriptionOnUnackedMsgs``).
+        in_replay: messages that wait for redelivery (``msgInReplay``).
     """
 
     name: str
@@ -99,16 +101,23 @@ class Subscription:
     in_replay: int = 0
 
 
+def remote_cluster(cursor: str) -> str | None:
+    """Return the cluster to which a replicator's cursor belongs; None for other cursors."""
+    prefix, _, cluster = cursor.partition(f"{REPLICATOR_PREFIX}.")
+    return cluster if cluster and not prefix else None
+
+
 @dataclass(frozen=True, slots=True)
 class TopicStats:
     """A loaded topic's clients at one moment (``TopicStats``).
 
     Attributes:
-        broker: the owner, ``host:port`` of its web service, as far as the answer names it.
+        broker: the owner's web service, ``host:port``; None if the answer does not name it.
         producers: the names of the connected producers, replicators' included.
         deduplication_status: the broker's own word, which `DeduplicationStatus` may not have.
-        open_transactions: that have published to the topic.
-        replicated_to: the clusters to which brokers replicate the topic (``replication``).
+        open_transactions: number of open transactions that have published to the topic.
+        replicators: True for each cluster to which the topic's replicator is connected, False for other remote
+            clusters of the topic (``replication``).
     """
 
     broker: str | None
@@ -116,19 +125,19 @@ class TopicStats:
     producers: tuple[str, ...] = ()
     deduplication_status: str | None = None
     open_transactions: int = 0
-    replicated_to: tuple[str, ...] = ()
+    replicators: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """One cursor as its broker holds it in memory (``ManagedLedgerInternalStats.CursorStats``).
+    """A cursor as its broker holds it in memory (``ManagedLedgerInternalStats.CursorStats``).
 
     Attributes:
         acknowledged: entries acknowledged as a whole.
-        ranges: how many ranges the broker counts, which is what it compares with its limit.
-        ledger: where its state is written, None while it has no ledger.
-        ledger_last_entry: the last entry of it that the broker knows to be stored, -1 for none.
-        properties: kept with its position, such as the sequence ids of producers.
+        ranges: number of ranges by the broker's count, which it compares with its limit.
+        ledger: the ledger to which the broker writes its state, None while it has none.
+        ledger_last_entry: the last entry of that ledger that the broker knows to be stored, -1 for none.
+        properties: properties of its position, such as the sequence ids of producers.
         is_open: False while it has no ledger to write to: after a load until the first write, and after a failed one.
     """
 
@@ -146,13 +155,13 @@ class TopicInternalStats:
     """A loaded topic's ledgers and cursors at one moment (``PersistentTopicInternalStats``).
 
     Attributes:
-        broker: the one that was asked by its name, ``host:port`` of its web service.
-        ledgers: the entries of each ledger, in order of ids; the one that is written to is the last one.
+        broker: the broker, if it was asked by name: ``host:port`` of its web service.
+        ledgers: number of entries of each ledger, in order of ids; the topic writes to the last one.
         cursors: every cursor that the broker holds open, non-durable readers' included, by subscription.
-        cursor_ledgers: where the cursors' states are written.
-        compacted_ledger: the one that the ``__compaction`` cursor names, or else the one that is open.
-        ledgers_being_read: those at which a cursor's read position stands, and the compacted ledger that is open.
-        entries_added: since the topic was loaded (``entriesAddedCounter``).
+        cursor_ledgers: ledgers to which brokers write the cursors' states.
+        compacted_ledger: the ledger that the ``__compaction`` cursor names, or else the open one.
+        ledgers_being_read: ledgers with a cursor's read position, and the open compacted ledger.
+        entries_added: entries added since the topic was loaded (``entriesAddedCounter``).
     """
 
     ledgers: Mapping[LedgerId, int]
@@ -168,11 +177,11 @@ class TopicInternalStats:
 
     @property
     def written_ledger(self) -> LedgerId | None:
-        """The ledger that the topic writes to: a load of the topic begins a new one. None for a terminated topic."""
+        """Ledger that the topic writes to; each load of the topic begins a new one. None for a terminated topic."""
         return None if self.terminated else max(self.ledgers, default=None)
 
     def cursor(self, subscription: str) -> Cursor:
-        """The subscription's cursor.
+        """Return the subscription's cursor.
 
         Raises:
             TemporaryError: the broker does not show it.

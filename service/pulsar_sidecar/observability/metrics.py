@@ -1,6 +1,6 @@
-"""What every room's metrics are made with, and the metrics of the process itself.
+"""Building blocks of every feature's metrics, and the metrics of the process itself.
 
-A room's own metrics are in its ``metrics.py``. Every sample carries ``cluster``.
+A feature's own metrics are in its ``metrics.py``. Every sample carries ``cluster``.
 """
 
 import threading
@@ -20,7 +20,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 def process_registry(*, cluster: str, instance: str, version: str, ready: Callable[[], bool]) -> CollectorRegistry:
-    """A registry with the metrics of the process; the rooms' metrics are added to it. ``ready`` answers from memory."""
+    """Return a registry with the process's metrics, to which features add theirs; ``ready`` answers from memory."""
     disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series per counter, of no use here
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
@@ -44,7 +44,7 @@ class BulkHistogram(Collector):
         self._lock = threading.Lock()
 
     def observe(self, values: tuple[str, ...], seconds: float, count: int) -> None:
-        """``count`` observations; ``values`` are the labels' values."""
+        """Add ``count`` observations of the same duration; ``values`` are the labels' values."""
         with self._lock:
             counts = self._counts.setdefault(values, [0] * len(self._bounds))
             counts[bisect_left(self._bounds, seconds)] += count

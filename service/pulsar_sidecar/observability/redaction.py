@@ -1,4 +1,4 @@
-"""What no log line and no span may hold: credentials, and texts that grow with what a stranger sent.
+"""Redaction of log lines and spans: neither credentials nor texts that grow with what a stranger sent.
 
 Invariant: nothing that looks like a credential leaves the process in a log line, whichever code wrote it and wherever
 in the line it stands: by a field's name, or by its shape inside any text, tracebacks included. Every text and every
@@ -30,8 +30,8 @@ _SECRET_SHAPES: tuple[tuple[re.Pattern[str], str], ...] = (
         rf"\1{REDACTED}",
     ),
 )
-"""Strangers write what is searched here, so each pattern takes time in proportion to the text: it begins where a word
-begins, reads the word once, and gives nothing back that it has read (``++``)."""
+"""Strangers write the searched text, so each pattern takes time in proportion to it: it begins where a word begins,
+reads the word once, and never backtracks (``++``)."""
 
 _MAX_TEXT = 2_000
 _MAX_TRACEBACK = 20_000
@@ -39,7 +39,7 @@ _MAX_ITEMS = 100
 
 
 def redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Structlog processor: hide what looks like a credential."""
+    """Structlog processor: redact anything that looks like a credential."""
     for name, value in event.items():
         limit = _MAX_TRACEBACK if name == "exception" else _MAX_TEXT
         event[name] = _cut(_redacted_field(name, value, _MAX_DEPTH), limit)
@@ -47,7 +47,7 @@ def redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Mu
 
 
 def redacted_text(text: str) -> str:
-    """A text without what looks like a credential in it."""
+    """Return the text with everything that looks like a credential redacted."""
     for shape, replacement in _SECRET_SHAPES:
         text = shape.sub(replacement, text)
     return text
@@ -80,7 +80,7 @@ def _redacted(value: object, depth: int) -> object:
 
 
 def _cut(value: object, limit: int = _MAX_TEXT) -> object:
-    """A text without its middle when it is long: its beginning and its end are what helps most."""
+    """Cut the middle out of a long text: its beginning and its end help most."""
     if not isinstance(value, str) or len(value) <= limit:
         return value
     half = limit // 2

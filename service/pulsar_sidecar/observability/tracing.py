@@ -41,12 +41,12 @@ class _Recording:
 
 
 def record_with(tracer: Tracer | None) -> None:
-    """Begin spans with this tracer from now on; None for none, which is how a process starts."""
+    """Begin spans with this tracer from now on; with None, the initial state, there are no spans."""
     _Recording.tracer = tracer
 
 
 def current_trace() -> RequestTrace:
-    """What to hand on to the work that goes on elsewhere."""
+    """Return the trace to hand over to work that continues elsewhere."""
     carrier: dict[str, str] = {}
     if _Recording.tracer is not None:
         _PROPAGATOR.inject(carrier)
@@ -55,7 +55,7 @@ def current_trace() -> RequestTrace:
 
 @contextmanager
 def identified(request_id: str | None) -> Iterator[None]:
-    """Each log line of this thread or task carries the request's id meanwhile."""
+    """Add the request's id to each log line of this thread or task inside the context."""
     token = _request_id.set(request_id)
     try:
         yield
@@ -67,22 +67,22 @@ def identified(request_id: str | None) -> Iterator[None]:
 def continuing(
     request: RequestTrace, name: str, attributes: Attributes | None = None, kind: SpanKind = SpanKind.INTERNAL
 ) -> Iterator[Span]:
-    """Work for this request: `identified`, and in a span of its trace, or of a new one where it names none."""
+    """Work for this request: `identified`, and in a span of its trace, or of a new one if it has none."""
     with identified(request.request_id), _span(name, attributes, kind, _context_of(request)) as begun:
         yield begun
 
 
 @contextmanager
 def span(name: str, attributes: Attributes | None = None) -> Iterator[Span]:
-    """A span below the present one."""
+    """Open a span below the present one."""
     with _span(name, attributes, SpanKind.INTERNAL, None) as begun:
         yield begun
 
 
 def record_share(request: RequestTrace, name: str, seconds: float, attributes: Attributes) -> None:
-    """A span of the request's own trace for its share in the present span, which works for many; it took so long.
+    """Record a span of the request's own trace for its share, so many seconds, in the present span, which serves many.
 
-    Nothing for a request without a trace.
+    Does nothing for a request without a trace.
     """
     tracer = _Recording.tracer
     if tracer is None or request.parent is None:
@@ -99,7 +99,7 @@ def _context_of(request: RequestTrace) -> Context:
 
 
 def add_request(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Structlog processor: which request and which span a line belongs to."""
+    """Structlog processor: add the ids of the request and the span that a line belongs to."""
     request_id = _request_id.get()
     if request_id is not None:
         event.setdefault("request_id", request_id)

@@ -1,1 +1,1 @@
-"""The settings: their fields, and the sources that they are read from."""
+"""Settings: fields and sources."""

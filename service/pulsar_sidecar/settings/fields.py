@@ -1,9 +1,9 @@
-"""The settings of the service. Each has one name, one unit and one reason; its documentation is its docstring here.
+"""Settings of the service: each has one name, one unit and one reason, and its docstring is its documentation.
 
-A setting is written as a flag, as ``PULSAR_SIDECAR_<NAME>``, in a properties file under a ``broker.conf``-like key, or
-(for the connection) in Pulsar's ``client.conf``; the first of these that has it wins. Invariants: settings that exist
-fit together; loading ends with them, or with one error that names the setting, the source and what to write; a secret
-is never part of that error. Only the composition root sees this module's types.
+A setting comes from a flag, from ``PULSAR_SIDECAR_<NAME>``, from a properties file with keys as in ``broker.conf``, or
+(for the connection) from Pulsar's ``client.conf``; the first of these that has it wins. Invariants: loaded settings are
+consistent; loading returns them, or raises one error that names the setting, the source and a valid value; a secret is
+never part of that error. Only the composition root sees this module's types.
 """
 
 import difflib
@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from pulsar_sidecar.model.addresses import is_loopback
+from pulsar_sidecar.model.addresses import is_loopback, sidecars_by_cluster
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.metadata_stores import WHERE_TO_FIND_IT, unsupported_store
 from pulsar_sidecar.settings.sources import (
@@ -51,7 +51,7 @@ def _with_scheme(*schemes: str) -> AfterValidator:
         if not url.startswith(tuple(f"{scheme}:" for scheme in schemes)):
             raise ValueError(f"must begin with {' or '.join(f'{scheme}:' for scheme in schemes)}")
         if "@" in url:
-            raise ValueError("takes no user and no password: errors and the status show it")
+            raise ValueError("must not contain a user or a password: errors and the status show it")
         return url.rstrip("/")
 
     return AfterValidator(check)
@@ -70,6 +70,14 @@ def _check_address(text: str) -> str:
     return text
 
 
+def _check_cluster_url(text: str) -> str:
+    try:
+        sidecars_by_cluster([text])
+    except InvalidInputError as error:
+        raise ValueError("must be NAME=URL, such as west=https://sidecar.west:8750") from error
+    return text
+
+
 def _check_latency_factor(factor: float) -> float:
     if 0 < factor < _LEAST_LATENCY_FACTOR:
         raise ValueError(f"must be {_LEAST_LATENCY_FACTOR} or more (a store's latency varies by itself), or 0 for off")
@@ -81,7 +89,7 @@ def _check_issuer(url: str) -> str:
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
         raise ValueError("must begin with https: (http: only for a loopback address)")
     if "@" in parts.netloc or parts.query or parts.fragment:
-        raise ValueError("takes the issuer's URL as tokens name it, without user, query and fragment")
+        raise ValueError("must be the issuer's URL as in its tokens, without user, query and fragment")
     return url
 
 
@@ -102,7 +110,6 @@ _Sources = Sequence[tuple[str, Mapping[str, str]]]
 TextList = Annotated[tuple[str, ...], BeforeValidator(_split_list)]
 HttpUrl = Annotated[str, _with_scheme("http", "https")]
 IssuerList = Annotated[tuple[Annotated[str, AfterValidator(_check_issuer)], ...], BeforeValidator(_split_list)]
-HttpUrlList = Annotated[tuple[HttpUrl, ...], BeforeValidator(_split_list)]
 Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
 
 
@@ -113,7 +120,7 @@ class _Group(BaseModel):
 
 
 class Listening(_Group):
-    """Where the sidecar listens, and how others find it."""
+    """Listener and addresses."""
 
     listen: Annotated[str, AfterValidator(_check_address)] = "127.0.0.1:8750"
     """host:port of the REST service. Without ``authenticationEnabled`` it must be a loopback address."""
@@ -124,31 +131,32 @@ class Listening(_Group):
     listen_tls_min_version: Literal["TLSv1.2", "TLSv1.3"] = "TLSv1.2"
     """Lowest version of TLS that the REST service speaks."""
     listen_tls_trust_certs_file_path: Path | None = None
-    """PEM file with the authorities of client certificates. With ``authenticationEnabled`` a client that shows a
-    certificate of theirs has its common name (CN) as its role, as with Pulsar's ``AuthenticationProviderTls``; a token
-    in the same request goes before it."""
+    """PEM file with the authorities of client certificates. With ``authenticationEnabled`` the common name (CN) of such
+    a certificate is the client's role, as with Pulsar's ``AuthenticationProviderTls``; a token in the same request
+    takes precedence."""
     listen_tls_require_trusted_client_cert_on_connect: bool = False
-    """Whether the TLS handshake refuses clients without such a certificate, probes included
+    """Refuse clients without such a certificate in the TLS handshake, probes included
     (``tlsRequireTrustedClientCertOnConnect`` of brokers)."""
     admin_pass_through_enabled: bool = True
-    """Whether the sidecar passes requests for Pulsar's admin and lookup services that it does not serve itself to the
-    brokers, with the caller's own credential."""
+    """Pass requests for Pulsar's admin and lookup services that the sidecar does not serve itself to the brokers, with
+    the caller's own credential."""
     admin_pass_through_auth_plugin: str | None = None
-    """Plugin of the identity with which the sidecar speaks for callers that it knows by their certificate only.
-    Default: ``authPlugin`` and ``authParams``."""
+    """Plugin of the sidecar's identity when it acts for callers that have only a certificate. Default: ``authPlugin``
+    and ``authParams``."""
     admin_pass_through_auth_params: SecretStr | None = None
-    """Parameters of that plugin. Brokers must name its role in ``proxyRoles``, and give it every right that such a
-    caller may use. It is another role than the sidecar's own: brokers refuse a proxy that speaks for itself. Secret."""
+    """Parameters of that plugin. Brokers must list its role in ``proxyRoles`` and grant it every right that such a
+    caller may use. The role must differ from the sidecar's own, because brokers refuse a proxy that acts for itself.
+    Secret."""
     dashboard_enabled: bool = True
-    """Whether the sidecar has its dashboard, at ``/ui/``. It shows and does what the caller's own credential may."""
+    """Serve the dashboard at ``/ui/``. It shows and does only what the caller's own credential allows."""
     dashboard_url: HttpUrl | None = None
-    """Address under which browsers find the dashboards of all sidecars. An issuer leads back to it after a sign-in,
-    without it to ``advertisedUrl``. If it begins with ``https://``, browsers send the dashboard's cookies over TLS
-    only, although the sidecar itself may speak plain HTTP behind a proxy that ends TLS."""
+    """Address under which browsers reach the dashboards of all sidecars. An issuer redirects to it after a sign-in.
+    Default: ``advertisedUrl``. If it begins with ``https://``, browsers send the dashboard's cookies over TLS only,
+    even if the sidecar itself serves plain HTTP behind a proxy that terminates TLS."""
     max_http_server_connections: int = Field(default=1_000, ge=1, le=30_000)
     """Largest number of open client connections. A further connection replaces the one that has been idle longest; if
-    every connection has a request in progress, the sidecar refuses it (503). Connections never use more than half of
-    the files that the process may open."""
+    every connection has a request in progress, the sidecar refuses it (503). Connections use at most half of the files
+    that the process may open."""
     advertised_url: HttpUrl | None = None
     """URL under which clients and other sidecars reach this sidecar; redirects point to it. Default: from
     ``listen``."""
@@ -164,11 +172,12 @@ class PulsarCluster(_Group):
     """URL of Pulsar's admin REST service."""
     broker_service_url: Annotated[str, _with_scheme("pulsar", "pulsar+ssl")] = "pulsar://localhost:6650"
     """URL of Pulsar's binary service."""
-    metadata_store_url: Annotated[str, AfterValidator(_check_store), _with_scheme("zk")] = Field(
+    metadata_store_url: Annotated[str, AfterValidator(_check_store), _with_scheme("zk", "etcd")] = Field(
         examples=["zk:localhost:2181"]
     )
-    """The metadata store in Pulsar's own form, ``zk:host:port,host:port/chroot``. There is no default, so that a
-    forgotten setting can never make the sidecar delete by the metadata of another cluster."""
+    """Metadata store in Pulsar's own form, ``zk:host:port,host:port/chroot`` or ``etcd:http://host:port,...``. There is
+    no default, so that a missing setting can never make the sidecar delete ledgers by the metadata of another
+    cluster."""
     metadata_store_session_timeout_millis: int = Field(default=30_000, ge=1_000, le=600_000)
     """Milliseconds until the metadata store ends the session of a sidecar that died; another sidecar then takes over
     its work."""
@@ -177,10 +186,11 @@ class PulsarCluster(_Group):
     ZooKeeper's; ``bin/pulsar`` starts both with 10485760. Acknowledgement states are compared with it."""
     metadata_store_auth: SecretStr | None = None
     """Credential for a metadata store whose nodes have access control lists: ``digest:user:password``,
-    ``sasl:user:password`` (SASL's DIGEST-MD5), or ``file:///path`` of a file with one of these. Secret."""
+    ``sasl:user:password`` (SASL's DIGEST-MD5), or ``file:///path`` of a file with one of these; for a user of etcd
+    ``digest:user:password``. Secret."""
     metadata_store_tls_trust_certs_file_path: Path | None = None
     """PEM file with the authorities of the metadata store's certificates. With it the sidecar connects over TLS, to
-    ZooKeeper's ``secureClientPort``, and checks the servers' names."""
+    ZooKeeper's ``secureClientPort``, and checks the servers' names; for etcd the URL says ``https``."""
     metadata_store_tls_certificate_file_path: Path | None = None
     """PEM file with the certificate that the sidecar shows to the metadata store."""
     metadata_store_tls_key_file_path: Path | None = None
@@ -188,16 +198,18 @@ class PulsarCluster(_Group):
     ledgers_root_path: str = Field(default="/ledgers", pattern=r"^/[^/].*[^/]$")
     """Path of BookKeeper's ledgers in the metadata store (``zkLedgersRootPath``)."""
     bookkeeper_exclusive_to_cluster: bool = False
-    """Whether this BookKeeper serves only this Pulsar cluster. While it is false, the sidecar cannot rule out that
-    another cluster references a ledger: it deletes only the ledgers that this cluster's own lists named (when a topic
-    was deleted, or the watch saw the reference vanish), and sends other records to the dead-letter topic."""
-    bookie_http_urls: HttpUrlList = ()
-    """Comma-separated URLs of the bookies' HTTP admin services. The sidecar deletes through them when the metadata
-    store cannot delete. Such a deletion is unconditional: it deletes the ledger even if the ledger has changed since
-    the sidecar decided."""
+    """True if this BookKeeper serves only this Pulsar cluster. Otherwise another cluster may reference a ledger, so the
+    sidecar deletes only ledgers that this cluster's own lists named (when a topic was deleted, or the watch saw the
+    reference vanish), and sends other records to the dead-letter topic."""
     cluster_name: str | None = None
     """Pulsar's name of the cluster, and the ``cluster`` label of every metric. Default: the sidecar asks the
     brokers."""
+
+    cluster_urls: Annotated[
+        tuple[Annotated[str, AfterValidator(_check_cluster_url)], ...], BeforeValidator(_split_list)
+    ] = ()
+    """Sidecars of other clusters, ``west=https://sidecar.west:8750,north=...``. Deletions that brokers redirect to
+    another cluster are redirected to its sidecar. Commands with ``--all-clusters`` read the same variable."""
 
 
 class Connection(_Group):
@@ -210,9 +222,9 @@ class Connection(_Group):
     tls_trust_certs_file_path: Path | None = None
     """PEM file with the trusted certificate authorities."""
     tls_allow_insecure_connection: bool = False
-    """Whether to accept certificates that no trusted authority has signed. For experiments only."""
+    """Accept certificates that no trusted authority has signed. For experiments only."""
     tls_enable_hostname_verification: bool = True
-    """Whether to compare the certificate with the host's name. True by default, unlike in ``client.conf``'s sample."""
+    """Verify that the certificate matches the host name. True by default, unlike in the sample ``client.conf``."""
     tls_certificate_file_path: Path | None = None
     """PEM file with the client certificate, which brokers receive over TLS whatever ``authPlugin`` is. With
     ``authPlugin=tls`` and no ``authParams`` it is also the sidecar's identity."""
@@ -221,10 +233,10 @@ class Connection(_Group):
 
 
 class Authentication(_Group):
-    """Who may call the sidecar, with the names of ``broker.conf``."""
+    """Authentication and authorization of callers, with the names of ``broker.conf``."""
 
     authentication_enabled: bool = False
-    """Whether every call needs a credential: a Pulsar token (``tokenSecretKey`` or ``tokenPublicKey``), a token of an
+    """Require a credential for every call: a Pulsar token (``tokenSecretKey`` or ``tokenPublicKey``), a token of an
     OpenID Connect issuer (``openIDAllowedTokenIssuers``), or a client certificate (``listenTlsTrustCertsFilePath``).
     Probes and metrics need none."""
     token_secret_key: SecretStr | None = None
@@ -236,62 +248,62 @@ class Authentication(_Group):
     token_auth_claim: str = Field(default="sub", min_length=1)
     """Claim of the token that names the role. If the claim is a list, its first entry counts."""
     token_audience: str | None = None
-    """Audience that a token must have: the sidecar refuses a token whose claim ``tokenAudienceClaim`` neither equals
-    nor contains it. Default: the sidecar accepts every audience."""
+    """Required audience of tokens: the sidecar refuses a token whose claim ``tokenAudienceClaim`` neither equals nor
+    contains it. Default: any audience."""
     token_audience_claim: str = Field(default="aud", min_length=1)
     """Claim of the token that names its audience. Brokers check the audience only if this is set; the sidecar checks it
     whenever ``tokenAudience`` is set."""
     openid_allowed_token_issuers: IssuerList = ()
-    """Comma-separated URLs of OpenID Connect issuers whose tokens the sidecar accepts, exactly as their tokens name
-    them (claim ``iss``). The sidecar reads their keys where their discovery document names them."""
+    """Comma-separated URLs of OpenID Connect issuers whose tokens the sidecar accepts, exactly as in the tokens' claim
+    ``iss``. The sidecar finds their keys through their discovery documents."""
     openid_allowed_audiences: TextList = ()
-    """Comma-separated audiences; a token of an issuer must be for one of them (claim ``aud``)."""
+    """Comma-separated audiences; a token of an issuer must name one of them (claim ``aud``)."""
     openid_role_claim: str = Field(default="sub", min_length=1)
     """Claim of an issuer's token that names the role. If the claim is a list, its first entry counts."""
     openid_accepted_time_leeway_seconds: int = Field(default=0, ge=0, le=3_600)
     """Seconds by which the issuer's clock may differ."""
     openid_token_issuer_trust_certs_file_path: Path | None = None
-    """PEM file with the authorities that have signed the issuers' own certificates. Default: those of the system."""
+    """PEM file with the authorities of the issuers' own certificates. Default: those of the system."""
     openid_cache_refresh_after_write_seconds: Seconds = 64_800
-    """Seconds after which the sidecar reads an issuer's keys again; while the issuer does not answer, those that are
-    known stay in force."""
+    """Seconds after which the sidecar refreshes an issuer's keys; while the issuer does not answer, the cached keys
+    stay valid."""
     openid_cache_expiration_seconds: Seconds = 86_400
-    """Seconds after which an issuer's keys count no longer, even if the issuer does not answer."""
+    """Seconds after which an issuer's cached keys expire, even if the issuer does not answer."""
     openid_key_id_cache_miss_refresh_seconds: Annotated[int, Field(ge=0, le=86_400)] = 300
-    """Minimum seconds between two readings of an issuer's keys because a token names an unknown one. A new key of the
-    issuer counts after this time at the latest."""
+    """Minimum seconds between two refreshes of an issuer's keys because a token names an unknown one, and thus the
+    longest time until a new key is accepted."""
     openid_client_id: str | None = None
-    """Client with which people sign in to the dashboard at the first of ``openIDAllowedTokenIssuers``, by the
-    authorization code flow with PKCE. The issuer must know ``<dashboardUrl>/ui/sign-in/callback`` as its redirect URI.
-    Default: people sign in with a token."""
+    """Client ID for signing in to the dashboard at the first of ``openIDAllowedTokenIssuers``, by the authorization
+    code flow with PKCE. Register ``<dashboardUrl>/ui/sign-in/callback`` as its redirect URI. Default: people sign in
+    with a token."""
     openid_client_secret: SecretStr | None = None
     """Secret of that client, or ``file:///path`` of a file with it; none for a public client. Secret."""
     openid_client_scope: str = Field(default="openid", min_length=1)
-    """Scopes that the dashboard asks for, separated by spaces."""
+    """Space-separated scopes that the dashboard requests."""
     super_user_roles: TextList = ()
-    """Comma-separated roles that may do everything. Other roles have what brokers grant them (tenants' admin roles,
-    produce and consume permissions), and what the next two settings give."""
+    """Comma-separated roles that may do everything. Other roles have the rights that brokers grant them (tenants' admin
+    roles, produce and consume permissions) and those of the next two settings."""
     operator_roles: TextList = ()
-    """Comma-separated roles that may change what belongs to the whole cluster (pausing and limiting deletion, dead
-    letters, any ledger by its id, the watch), and see what viewers see. They may not change tenants' topics."""
+    """Comma-separated roles that may make changes to the whole cluster (pause and limit deletion, dead letters, any
+    ledger by its id, the watch) and see what viewers see. They may not change tenants' topics."""
     viewer_roles: TextList = ()
-    """Comma-separated roles that may see the state of the cluster and of every topic, without messages."""
+    """Comma-separated roles that may see the state of the cluster and of every topic, but no messages."""
 
 
 class LedgerDeletion(_Group):
     """Two-phase ledger deletion (PIP-186)."""
 
     topic_two_phase_deletion_enabled: bool = False
-    """Whether the sidecar deletes ledgers. While it is false, the sidecar consumes no record and writes none."""
+    """Enable two-phase deletion of ledgers. While it is disabled, the sidecar neither consumes nor writes records."""
     two_phase_deletion_ledger_deletion_parallelism: int = Field(default=4, ge=1, le=1024)
     """Partitions of the system topic. The sidecar never reduces those of an existing topic."""
     two_phase_deletion_reconsume_later_in_seconds: Seconds = 600
     """Seconds until the sidecar retries a failed deletion."""
     two_phase_deletion_max_retry_delete_count: int = Field(default=10, ge=0, le=1_000_000)
-    """Retries of a failed deletion. When the last one fails too, the record goes to the dead-letter topic with its
-    reason: with 10 after eleven failures."""
+    """Retries of a failed deletion. After the last one fails, the record goes to the dead-letter topic with its reason:
+    with 10 after eleven failures."""
     two_phase_deletion_postpone_in_seconds: Seconds = 10
-    """Seconds until the sidecar looks again at a record that was not ready yet. This does not count as an attempt."""
+    """Seconds until the sidecar checks a record again that was not ready yet. This does not count as an attempt."""
     two_phase_deletion_in_use_settle_in_seconds: Seconds = 600
     """Seconds after which the sidecar accepts that a recorded ledger is still in use. A record arrives before the
     broker removes the ledger from its list (PIP-186)."""
@@ -302,46 +314,46 @@ class LedgerDeletion(_Group):
     """Minimum age, in seconds, of an unreferenced ledger that may be deleted: brokers create schema, compacted and
     bucket ledgers before they write the reference."""
     two_phase_deletion_batch_size: int = Field(default=5_000, ge=1, le=10_000)
-    """Records that the sidecar processes together. A batch asks every broker once, and once more for each topic in
-    it."""
+    """Largest number of records in a batch. For each batch the sidecar queries every broker once, and once more for
+    each topic in it."""
     two_phase_deletion_rate_per_second: float | None = Field(default=None, gt=0, le=1e9, examples=["500"])
     """Largest number of ledgers that this sidecar deletes a second, until an operator sets another rate. Default: no
     limit."""
     two_phase_deletion_latency_factor: Annotated[float, AfterValidator(_check_latency_factor)] = Field(
         default=2.0, ge=0, le=1000, allow_inf_nan=False
     )
-    """How many times its idle 99th percentile (5 ms at least) the metadata store's latency may be while ledgers are
-    deleted: the sidecar slows its deletions down until this holds. A larger factor allows faster deletion; 1.1 or more;
-    0 switches this limit off."""
+    """Largest latency of the metadata store while ledgers are deleted, as a multiple of its idle 99th percentile (5 ms
+    at least): the sidecar slows deletions down until this holds. A larger factor allows faster deletion; 1.1 or more; 0
+    disables this limit."""
     two_phase_deletion_outcome_retention_in_minutes: int = Field(default=10_080, ge=1)
-    """Minutes for which the outcome topic keeps the outcomes, 7 days by default. ``undelete`` can restore a ledger only
-    from its outcome."""
+    """Retention of the outcome topic in minutes, 7 days by default. ``undelete`` can restore a ledger only from its
+    outcome."""
     two_phase_deletion_outcome_retention_size_in_mb: int = Field(default=-1, ge=-1)
-    """Megabytes of outcomes that each partition keeps; -1 for no limit by size."""
+    """Retention of the outcome topic in megabytes per partition; -1 for no limit by size."""
     two_phase_deletion_undelete_protection_in_seconds: Seconds = 86_400
-    """Seconds for which no sidecar deletes a ledger that ``undelete`` has restored, 24 hours by default. An operator
-    adds it to a list again in that time; records about it wait until the end."""
+    """Seconds for which no sidecar deletes a ledger that ``undelete`` has restored, 24 hours by default, so that an
+    operator can add it to a list again; records about it wait until then."""
     two_phase_deletion_watchdog_late_in_seconds: Seconds = 60
-    """Seconds by which a retry may be overdue before the sidecar reads it without the broker's delayed delivery
+    """Seconds by which a retry may be overdue before the sidecar reads it itself, without the broker's delayed delivery
     tracker."""
     two_phase_deletion_topic_deletion_wait_in_seconds: int = Field(default=30, ge=0, le=600)
-    """Seconds for which a call waits for the deletion of its topic before it answers 202. The sidecars finish the
-    deletion in any case."""
+    """Seconds for which a call waits for the deletion of its topic before it is answered with 202. The sidecars finish
+    the deletion in any case."""
     ledger_deletion_watch: Literal["off", "report", "append"] = "report"
-    """The first phase by observation: the sidecar watches the metadata store for ledgers that lose their last
-    reference and that no broker deletes. ``report`` counts and shows them; ``append`` also appends them to the
-    pending-deletion topic, where the second phase checks each one; ``off`` disables the watch."""
+    """Leak detection: the sidecar watches the metadata store for ledgers that lose their last reference and
+    that no broker deletes. ``report`` counts and shows them; ``append`` also appends them to the pending-deletion
+    topic, where the second phase checks each one; ``off`` disables the watch."""
     ledger_deletion_watch_settle_in_seconds: Annotated[int, Field(ge=10, le=86_400)] = 200
-    """Seconds for which a ledger must have been unreferenced before the sidecar takes it for leaked. After 200 seconds
+    """Seconds for which a ledger must have been unreferenced before the sidecar considers it leaked. After 200 seconds
     a broker has used up its own retries."""
     ledger_deletion_watch_brake_references: int = Field(default=1_000, ge=1)
     """Largest number of references that may vanish within 10 minutes while their ledgers stay; in a small cluster 1 %
     of all references, but at least 50 (or three quarters of fewer than 67, but at least 9). Beyond it the sidecar
-    appends nothing until an operator resumes."""
+    appends nothing until an operator resumes the watch."""
     ledger_deletion_watch_walk_interval_in_seconds: Seconds = 21_600
-    """Seconds after which the sidecar reads all references again, even if it missed no change."""
+    """Seconds between complete walks of all references, even if the sidecar missed no change."""
     ledger_deletion_watch_nodes_per_second: float = Field(default=20_000, gt=0, le=1e9)
-    """Largest number of metadata-store nodes that the watch reads a second; and, apart from it, each search of
+    """Largest number of metadata-store nodes per second that the watch reads, and separately each search of
     `delayed-index fsck --orphans`."""
 
 
@@ -349,24 +361,25 @@ class DelayedMessages(_Group):
     """Cancelling delayed messages (PIP-423)."""
 
     delayed_message_cancelling_enabled: bool = False
-    """Whether delayed messages can be cancelled. While it is false, the sidecar neither keeps nor reads a log of
+    """Enable cancellation of delayed messages. While it is disabled, the sidecar neither writes nor reads a log of
     cancellations."""
     delayed_message_reassert_in_seconds: Seconds = 10
-    """Seconds between two checks of a subscription with cancelled messages: the sidecar repeats acknowledgements that
-    the cursor has lost. It checks acknowledgements that the broker has not stored yet every second."""
+    """Seconds between two checks of a subscription with cancelled messages, at which the sidecar repeats
+    acknowledgements that the cursor has lost. Acknowledgements that the broker has not stored yet are checked every
+    second."""
     delayed_message_persist_wait_in_seconds: Seconds = 15
-    """Seconds for which a request with ``wait=persisted`` waits before it answers with the status reached by then."""
+    """Seconds for which a request with ``wait=persisted`` waits before it is answered with the current status."""
 
 
 class AckStates(_Group):
     """Acknowledgement states (PIP-299)."""
 
     ack_state_in_stats_enabled: bool = False
-    """Whether passed ``stats`` and ``partitioned-stats`` of topics have ``blockedOnAckStatePersistent`` for each
-    subscription, null where it is unknown. It costs a few calls to brokers where a subscription is full."""
+    """Add ``blockedOnAckStatePersistent`` to each subscription in passed ``stats`` and ``partitioned-stats`` of topics,
+    null where it is unknown. This costs a few calls to brokers where a subscription is full."""
     ack_state_watched_topics: TextList = ()
-    """Comma-separated topics whose subscriptions are always in the metrics. A subscription of another topic is in them
-    for 5 minutes after a request for its state. A watched topic stays loaded."""
+    """Comma-separated topics whose subscriptions are always in the metrics; those of other topics are for 5 minutes
+    after a request for their state. A watched topic stays loaded."""
     ack_state_watch_interval_in_seconds: Seconds = 60
     """Seconds between two readings of the watched topics."""
 
@@ -375,7 +388,7 @@ class DelayedIndex(_Group):
     """Delayed indexes (PIP-195)."""
 
     delayed_index_watched_topics: TextList = ()
-    """Comma-separated topics whose buckets are in the metrics. A watched topic is not loaded for it."""
+    """Comma-separated topics whose buckets are in the metrics. This does not load the topics."""
     delayed_index_watch_interval_in_seconds: Seconds = 60
     """Seconds between two readings of the watched topics."""
 
@@ -384,7 +397,7 @@ class Deduplication(_Group):
     """Deduplication (PIP-6)."""
 
     deduplication_watched_topics: TextList = ()
-    """Comma-separated topics whose snapshots are in the metrics. A watched topic is not loaded for it."""
+    """Comma-separated topics whose snapshots are in the metrics. This does not load the topics."""
     deduplication_watch_interval_in_seconds: Seconds = 60
     """Seconds between two readings of the watched topics."""
 
@@ -393,18 +406,18 @@ class Audits(_Group):
     """Audits."""
 
     audits_directory: Path | None = None
-    """Directory below which audits are kept, at most three directories deep, with their dumps and listings if they are
-    kept. The sidecar shows them, and sends a plan that an operator approves; it writes nothing there. It must run as
-    the user who made them, and needs ``pulsar-sidecar[audit]``. Default: it serves no audits."""
+    """Directory of audits, at most three directories deep, with their dumps and listings if these are kept. The sidecar
+    shows the audits and sends a plan that an operator approves; it writes nothing there. It must run as the user who
+    made them, and needs ``pulsar-sidecar[audit]``. Default: no audits are served."""
 
 
 class Offload(_Group):
-    """Ledgers in tiered storage. Without credentials here, the sidecar looks where the provider's own tools do."""
+    """Ledgers in tiered storage. Without credentials here, the sidecar uses those of the provider's own tools."""
 
     offload_allowed_locations: TextList = ()
-    """Comma-separated places where the sidecar may look for offloaded copies and delete them: ``s3://bucket``,
+    """Comma-separated locations where the sidecar may search for offloaded copies, read and delete them: ``s3://bucket``,
     ``s3://bucket@https://endpoint``, ``gs://bucket``, ``azure://container@endpoint``, ``file:///directory``. A record
-    may be forged, so the sidecar deletes nothing elsewhere. Default: it deletes no offloaded copy."""
+    may be forged, so the sidecar deletes nothing elsewhere. Default: no offloaded copy is deleted."""
     s3_managed_ledger_offload_credential_id: str | None = None
     """Id of the access key for S3, as in ``broker.conf``."""
     s3_managed_ledger_offload_credential_secret: SecretStr | None = None
@@ -421,7 +434,7 @@ class Logging(_Group):
     log_format: Literal["auto", "json", "text"] = "auto"
     """``json`` writes one object per line; ``auto`` writes text to a terminal and JSON elsewhere."""
     api_docs_enabled: bool = False
-    """Whether ``/docs`` serves the REST reference as a page. The page loads nothing from other hosts."""
+    """Serve the REST reference as a page at ``/docs``. The page loads nothing from other hosts."""
 
 
 class Settings(
@@ -488,7 +501,7 @@ class Settings(
 
     @property
     def listen_host(self) -> str:
-        """The host to listen on, without brackets."""
+        """Host of the listener, without brackets."""
         return self.listen.rpartition(":")[0].strip("[]")
 
     @property
@@ -497,7 +510,7 @@ class Settings(
 
     @property
     def listens_on_loopback(self) -> bool:
-        """Whether only this machine can connect."""
+        """True if only this machine can connect."""
         return is_loopback(self.listen_host)
 
     @property
@@ -516,16 +529,16 @@ class Settings(
 
 
 GROUPS: tuple[type[_Group], ...] = Settings.__bases__
-"""The settings by subject, in the order in which they are documented."""
+"""Settings by subject, in the order of the documentation."""
 
 
 def title(group: type[_Group]) -> str:
-    """A group's heading."""
+    """Return a group's heading."""
     return " ".join((group.__doc__ or "").rstrip(".").split())
 
 
 def default_text(field: FieldInfo) -> str:
-    """A setting's default as one would write it; empty if there is none, or its documentation has it."""
+    """Return a setting's default as a string; empty if there is none, or if its documentation has it."""
     if field.is_required() or field.default in (None, "", ()):
         return ""
     return str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
@@ -539,9 +552,12 @@ def load_settings(
 ) -> Settings:
     """Read the settings from all sources.
 
-    ``flags`` are texts by the setting's Python name; None and an empty text are not a value. ``config`` is a properties
-    file, which ``PULSAR_SIDECAR_CONFIG`` may name instead; ``warn`` receives a text about each variable that is not a
-    setting. `InvalidInputError` if one is unknown, wrong or missing: it names which, where, and what to write.
+    ``flags`` are strings by the setting's Python name; None and an empty string count as unset. ``config`` is a
+    properties file, which ``PULSAR_SIDECAR_CONFIG`` may name instead; ``warn`` is called for each variable that is not
+    a setting.
+
+    Raises:
+        InvalidInputError: a setting is unknown, invalid or missing; the message names it, its source and a valid value.
     """
     config = config or (Path(named) if (named := environment.get("PULSAR_SIDECAR_CONFIG")) else None)
     sources: _Sources = (

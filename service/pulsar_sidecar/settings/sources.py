@@ -1,7 +1,7 @@
-"""Where settings are written down: flags, the environment, a properties file, Pulsar's ``client.conf``.
+"""Sources of settings: flags, the environment, a properties file, Pulsar's ``client.conf``.
 
-Reading only, without the settings' types, so that the command line can use it and stay quick to start. Invariant: what
-is written in a source comes by the setting's Python name, never as a default and never as an empty text.
+This module does not import the settings' types, so that the command line can use it and still start quickly. Invariant:
+a source's values are keyed by the settings' Python names; no value is a default or empty.
 """
 
 import re
@@ -27,7 +27,7 @@ CLIENT_CONF_SETTINGS = frozenset(
         "tls_key_file_path",
     }
 )
-"""The keys of Pulsar's ``client.conf`` that matter here; its other keys belong to other tools."""
+"""Relevant keys of Pulsar's ``client.conf``; its other keys belong to other tools."""
 
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -35,7 +35,7 @@ _KEY_END = re.compile(r"(?<!\\)(?:\\\\)*([=:\s])")
 
 
 def setting_key(field: str) -> str:
-    """A setting's key in a properties file: camelCase, as in ``broker.conf``."""
+    """Return a setting's key in a properties file: camelCase, as in ``broker.conf``."""
     first, *others = field.split("_")
     return {"openid": "openID"}.get(first, first) + "".join(
         "MB" if word == "mb" else word.capitalize() for word in others
@@ -60,7 +60,7 @@ def properties(path: Path) -> dict[str, str]:
 
 
 def client_conf_path(environment: Mapping[str, str]) -> Path | None:
-    """The ``client.conf`` that pulsar-admin would read: the one named, or the distribution's if it exists."""
+    """Return the ``client.conf`` that pulsar-admin would read: ``PULSAR_CLIENT_CONF``, or the distribution's."""
     if named := environment.get("PULSAR_CLIENT_CONF"):
         return Path(named)
     path = Path(environment.get("PULSAR_HOME", ""), "conf", "client.conf")
@@ -68,14 +68,14 @@ def client_conf_path(environment: Mapping[str, str]) -> Path | None:
 
 
 def client_conf_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings in ``client.conf``; empty when there is none."""
+    """Return the settings in ``client.conf``; empty if there is none."""
     path = client_conf_path(environment)
     written = {} if path is None else properties(path)
     return {field: text for field in CLIENT_CONF_SETTINGS if (text := written.get(setting_key(field)))}
 
 
 def environment_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Every variable with the prefix, known or not, by the name after it."""
+    """Return every variable with the prefix, known or not, by the name after it."""
     return {
         name.removeprefix(ENVIRONMENT_PREFIX).lower(): text
         for name, text in environment.items()
@@ -84,7 +84,7 @@ def environment_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments, continued lines joined."""
+    """Yield lines without comments, continued lines joined."""
     pending = ""
     for raw in text.splitlines():
         line = raw.lstrip(" \t\f")

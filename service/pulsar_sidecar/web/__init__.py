@@ -1,4 +1,4 @@
-"""The dashboard: a door for browsers, which is itself a client of the REST door in the same process.
+"""The dashboard: pages for browsers, and a client of the REST server in the same process.
 
-Invariant: a page shows and does only what the REST door's routes answer and do for the caller's own credential.
+Invariant: a page shows and does only what the REST routes return and do for the caller's own credential.
 """

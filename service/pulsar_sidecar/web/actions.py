@@ -1,4 +1,4 @@
-"""What a page can do: a form with its fields, the command that does the same, and what the command asks for."""
+"""Actions of a page: a form with its fields, the equivalent command, and the confirmation it needs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,11 +7,11 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class ActionField:
-    """One input.
+    """An input of a form.
 
     Attributes:
-        kind: of the HTML input.
-        required: whether the form can be sent without it.
+        kind: type of the HTML input.
+        required: True if the form cannot be sent without it.
     """
 
     name: str
@@ -27,12 +27,12 @@ class Action:
     """A form.
 
     Attributes:
-        url: where it is posted to.
-        command: the equivalent command line.
-        hidden: what else it sends.
-        confirm: a text that must be typed as ``confirmed``; None where the command asks for none.
-        danger: whether it cannot be undone.
-        takes: the role that it needs, beside a superuser's.
+        url: target of the POST.
+        command: equivalent command line.
+        hidden: hidden fields.
+        confirm: text to type as ``confirmed``; None if the command needs no confirmation.
+        danger: True if the action cannot be undone.
+        takes: required role, besides a superuser's.
     """
 
     label: str

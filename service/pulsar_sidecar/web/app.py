@@ -1,7 +1,7 @@
-"""The dashboard's own app, and the layer that parts its paths from the REST door's.
+"""The dashboard's own app, and the layer that separates its paths from those of the REST server.
 
-Invariants: no page can be framed, runs an inline script or style, or loads anything from another host; whatever goes
-wrong in a page ends in a page that names it.
+Invariants: no page can be framed, runs an inline script or style, or loads anything from another host; every failure of
+a page ends in a page that names it.
 """
 
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pulsar_sidecar.api.errors import BrokenOffError, status_of
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.observability.tracing import current_trace
+from pulsar_sidecar.server.errors import ClientDisconnectedError, status_of
 from pulsar_sidecar.web import static_files
-from pulsar_sidecar.web.ask import Asker, Elsewhere, RefusedError, SignInNeededError
+from pulsar_sidecar.web.ask import RefusedError, RestClient, SendToPeer, SignInNeededError
 from pulsar_sidecar.web.cookies import form_secret_of, keep_form_secret
 from pulsar_sidecar.web.open_id import SignInIssuer
-from pulsar_sidecar.web.pages import PAGES, Page, sign_in, sign_in_open_id
+from pulsar_sidecar.web.pages import Page, sign_in, sign_in_open_id
 from pulsar_sidecar.web.shell import NavigationItem, framed
-from pulsar_sidecar.web.sign_in_limit import SignInLimit
+from pulsar_sidecar.web.sign_in_rate_limit import SignInRateLimit
 
 HOME = "/ui/"
 _HEADERS = {
@@ -43,27 +43,27 @@ _log = structlog.get_logger(__name__)
 
 
 class Dashboard:
-    """Answers ``/`` and what is below ``/ui/``; every other request is the gate's."""
+    """ASGI app that serves ``/`` and ``/ui/``, and forwards every other request to the gate."""
 
     def __init__(
         self,
         gate: ASGIApp,
         clock: Clock,
-        elsewhere: Elsewhere,
+        send_to_peer: SendToPeer,
         *,
         sign_in: bool,
         issuer: SignInIssuer | None = None,
         behind_tls: bool = False,
-        pages: Sequence[Page] = PAGES,
+        pages: Sequence[Page],
     ) -> None:
-        """``sign_in``: whether the gate demands a credential; ``issuer``: where people may sign in beside tokens.
+        """Initialise; ``sign_in`` is True if the gate demands a credential, ``issuer`` an alternative to tokens.
 
-        ``behind_tls``: whether browsers come over TLS, even if a proxy ends it and the connection here is plain.
+        ``behind_tls`` is True if browsers use TLS, even if a proxy terminates it and this connection is plain.
         """
         self._gate, self._behind_tls = gate, behind_tls
-        self._app = _app_of(Asker(gate, clock, elsewhere), clock, pages, signing_in=sign_in)
+        self._app = _app_of(RestClient(gate, clock, send_to_peer), clock, pages, signing_in=sign_in)
         self._app.state.issuer = issuer
-        self._app.state.sign_in_limit = SignInLimit(clock)
+        self._app.state.sign_in_rate_limit = SignInRateLimit(clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
@@ -99,7 +99,7 @@ class Dashboard:
         await self._app(scope, receive, framed_safely)
 
 
-def _app_of(asker: Asker, clock: Clock, pages: Sequence[Page], *, signing_in: bool) -> FastAPI:
+def _app_of(client: RestClient, clock: Clock, pages: Sequence[Page], *, signing_in: bool) -> FastAPI:
     app = FastAPI(
         openapi_url=None,
         docs_url=None,
@@ -109,11 +109,12 @@ def _app_of(asker: Asker, clock: Clock, pages: Sequence[Page], *, signing_in: bo
             SignInNeededError: _sign_in_needed,
             SidecarError: _refused,
             StarletteHTTPException: _not_there,
-            ClientDisconnect: _left,
-            Exception: _unforeseen,
+            ClientDisconnect: _disconnected,
+            Exception: _unexpected_error,
         },
     )
-    app.state.asker, app.state.clock, app.state.sign_in = asker, clock, signing_in
+    app.state.client, app.state.clock, app.state.sign_in = client, clock, signing_in
+    app.state.overview = [part for page in pages for part in page.overview]
     app.state.navigation = [NavigationItem(page.path, page.title) for page in pages]
     for router in (
         static_files.router,
@@ -132,8 +133,8 @@ async def _sign_in_needed(request: Request, _: SignInNeededError) -> Response:
     if request.method not in ("GET", "HEAD"):
         here = HOME
     elif request.headers.get("sec-fetch-site") == "cross-site":
-        # The browser keeps the token to itself when another site's link leads here; asked by our own page, it sends it.
-        return framed(request, "onward.html.j2", view=here, title="One moment")
+        # After another site's link the browser withholds the token; it sends it when this page asks again.
+        return framed(request, "next_page.html.j2", view=here, title="One moment")
     return RedirectResponse(sign_in.address(here), 303)
 
 
@@ -147,14 +148,14 @@ async def _not_there(request: Request, error: StarletteHTTPException) -> Respons
     return _problem_page(request, error.status_code, reason.get(error.status_code, str(error.detail)))
 
 
-async def _left(request: Request, _: ClientDisconnect) -> Response:
-    return await _refused(request, BrokenOffError())
+async def _disconnected(request: Request, _: ClientDisconnect) -> Response:
+    return await _refused(request, ClientDisconnectedError())
 
 
-async def _unforeseen(request: Request, error: Exception) -> Response:
-    _log.error("a page failed in an unforeseen way", path=request.url.path, error=type(error).__name__)
+async def _unexpected_error(request: Request, error: Exception) -> Response:
+    _log.error("a page failed unexpectedly", path=request.url.path, error=type(error).__name__)
     details = f"the sidecar's log has the details, with the request_id {current_trace().request_id}"
-    return _problem_page(request, 500, f"unforeseen {type(error).__name__}; {details}")
+    return _problem_page(request, 500, f"unexpected {type(error).__name__}; {details}")
 
 
 def _problem_page(request: Request, status: int, reason: str) -> Response:

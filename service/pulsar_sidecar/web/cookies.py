@@ -1,7 +1,7 @@
-"""The dashboard's cookies: the caller's token, the secret of its forms, one message, a sign-in.
+"""The dashboard's cookies: the caller's token, the secret of its forms, a message, a sign-in flow.
 
-Invariants: none of them can be read by a script, and none is sent with another site's requests; where browsers
-come over TLS, each is bound to TLS and to this host (`__Host-`).
+Invariants: no script can read them, and no browser sends them with another site's requests; where browsers use TLS,
+each is bound to TLS and to this host (`__Host-`).
 """
 
 import secrets
@@ -15,7 +15,7 @@ _PIECE = 3_800
 """Characters of a token in one cookie: browsers keep 4,096 bytes."""
 _MOST_PIECES = 5
 _MOST_BYTES = 1_000
-"""Of a message: each may take three characters of a cookie, of which browsers keep 4,096."""
+"""Longest message: each byte may take three characters of a cookie, of which browsers keep 4,096."""
 _MESSAGE_SECONDS = 30
 _FLOW_SECONDS = 600
 
@@ -25,13 +25,13 @@ def _name(request: Request, name: str) -> str:
 
 
 def token_of(request: Request) -> str | None:
-    """The token that the caller signed in with."""
+    """Return the token that the caller signed in with."""
     pieces = [request.cookies.get(_name(request, f"token-{number}"), "") for number in range(_MOST_PIECES)]
     return "".join(pieces) or None
 
 
 def keep_token(request: Request, response: Response, token: str) -> None:
-    """Keep it in the browser until that is closed, or the caller signs out."""
+    """Keep a token until the browser closes or the caller signs out."""
     for number in range(_MOST_PIECES):
         piece = token[number * _PIECE : (number + 1) * _PIECE]
         if piece:
@@ -45,13 +45,13 @@ def forget_token(request: Request, response: Response) -> None:
 
 
 def form_secret_of(request: Request) -> tuple[str, bool]:
-    """The secret that this browser's forms must show, and whether it is a new one."""
+    """Return the secret that this browser's forms must contain, and True if it is new."""
     kept = request.cookies.get(_name(request, "form"), "")
     return (kept, False) if len(kept) >= 32 else (secrets.token_urlsafe(32), True)
 
 
 def renew_form_secret(request: Request) -> None:
-    """Another secret from this answer on, so that no form from before a sign-in can be sent after it."""
+    """Change the secret with this answer, so that the browser cannot send earlier forms after a sign-in."""
     request.state.form_secret, request.state.form_secret_is_new = secrets.token_urlsafe(32), True
 
 
@@ -60,7 +60,7 @@ def keep_form_secret(request: Request, response: Response, secret: str) -> None:
 
 
 def keep_flow(request: Request, response: Response, text: str) -> None:
-    """What proves that this browser began a sign-in; sent along when the issuer's page leads back (Lax)."""
+    """Keep the proof that this browser began a sign-in; Lax, so that it comes back with the issuer's redirect."""
     _set(request, response, "flow", quote(text), _FLOW_SECONDS, "lax")
 
 
@@ -74,14 +74,14 @@ def forget_flow(request: Request, response: Response) -> None:
 
 
 def keep_message(request: Request, response: Response, kind: str, text: str) -> None:
-    """One message for the next page; ``kind`` as in the macro ``state``, or ``unconfirmed``."""
+    """Keep a message for the next page; ``kind`` as in the macro ``state``, or ``unconfirmed``."""
     whole = text.encode()
     shortened = text if len(whole) <= _MOST_BYTES else whole[:_MOST_BYTES].decode(errors="ignore") + "…"
     _set(request, response, "message", quote(f"{kind}:{shortened}"), _MESSAGE_SECONDS)
 
 
 def message_of(request: Request) -> tuple[str, str] | None:
-    """Kind and text."""
+    """Return kind and text of the message, None without one."""
     kept = request.cookies.get(_name(request, "message"))
     if not kept:
         return None

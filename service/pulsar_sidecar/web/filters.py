@@ -1,4 +1,4 @@
-"""Filters and pages live in the address, so that a view can be sent to a colleague."""
+"""Filters and page numbers in the address, so that users can share a view."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ PAGE_ROWS = 50
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One filter.
+    """A filter.
 
     Attributes:
-        choices: value and label of each; empty for a text.
+        choices: value and label of each choice; empty for free text.
     """
 
     name: str
@@ -24,12 +24,12 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Pager:
-    """Where in a list a page is.
+    """Position of a page in a list.
 
     Attributes:
-        first: number of its first row, from 1; 0, as ``last``, where it has none.
+        first: number of the first row, from 1; 0, like ``last``, on an empty page.
         total: rows of the whole list.
-        previous: address of the page before; None on the first.
+        previous: address of the previous page; None on the first.
         following: address of the next page; None on the last.
     """
 
@@ -41,7 +41,7 @@ class Pager:
 
     @classmethod
     def of(cls, request: Request, offset: int, limit: int, total: int) -> "Pager":
-        """For rows ``offset`` (from 0) and the ``limit`` - 1 after it; a list may have become shorter than that."""
+        """Return the pager of ``limit`` rows from ``offset`` (from 0), which a shrunken list may no longer have."""
         if offset >= total:
             last_page = max(0, total - 1) // limit * limit
             return cls(0, 0, total, _with(request, str(last_page)) if offset else None, None)
@@ -52,7 +52,7 @@ class Pager:
 
 
 def offset_of(request: Request) -> int:
-    """``offset`` of the address; 0 for none, or for what is not a number."""
+    """Return the ``offset`` of the address; 0 if it has none or no number."""
     text = request.query_params.get("offset", "0")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 

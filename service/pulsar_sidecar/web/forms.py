@@ -1,6 +1,6 @@
-"""Forms as browsers post them, and the proof that one of our own pages did.
+"""Forms that browsers post, and the proof that they come from one of the dashboard's pages.
 
-Invariant: a form is read only if it comes from this origin and shows the secret that this browser's cookie has.
+Invariant: the dashboard reads a form only if it comes from this origin and has the secret in this browser's cookie.
 """
 
 import hmac
@@ -8,8 +8,8 @@ from urllib.parse import parse_qsl
 
 from fastapi import Request
 
-from pulsar_sidecar.api.other_sites import is_of_another_site
 from pulsar_sidecar.model.errors import InvalidInputError, NotAuthorizedError
+from pulsar_sidecar.server.csrf import is_cross_site
 from pulsar_sidecar.web.cookies import form_secret_of
 
 FORM_FIELD = "form"
@@ -18,11 +18,11 @@ _MOST_FIELDS = 1_000
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """The fields with their last values, without space around them.
+    """Return the fields with their last values, stripped.
 
     Raises:
-        NotAuthorizedError: the form is not one of this dashboard's own pages.
-        InvalidInputError: it cannot be read.
+        NotAuthorizedError: the form does not come from one of the dashboard's pages.
+        InvalidInputError: the form cannot be read.
     """
     _check_origin(request)
     body = bytearray()
@@ -46,11 +46,11 @@ async def form_of(request: Request) -> dict[str, str]:
 
 
 def confirmed(form: dict[str, str], text: str) -> None:
-    """Nothing if the form's ``confirmed`` is this text; otherwise `InvalidInputError`."""
+    """Raise `InvalidInputError` unless the form's ``confirmed`` is this text."""
     if form.get("confirmed") != text:
         raise InvalidInputError(f"nothing was changed: type {text} to confirm")
 
 
 def _check_origin(request: Request) -> None:
-    if is_of_another_site(request.headers, request.url.scheme):
+    if is_cross_site(request.headers, request.url.scheme):
         raise NotAuthorizedError("forms of other sites are refused")

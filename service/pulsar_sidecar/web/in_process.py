@@ -1,6 +1,6 @@
-"""A request to the REST door from within the process: the gate is called as a server would call it.
+"""Requests to the REST server from within the process: pages call the gate like the HTTP server does.
 
-The request's id goes with the work by itself (`observability.tracing`), so log lines of both name the same request.
+The request's id follows by itself (`observability.tracing`), so log lines of both name the same request.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from urllib.parse import quote, urlencode
 import orjson
 from starlette.types import ASGIApp, Message, Scope
 
-from pulsar_sidecar.api.authentication import CLIENT_CERTIFICATE
 from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.server.authentication import CLIENT_CERTIFICATE
 
 _JSON_LINES = "application/x-ndjson"
 
@@ -23,11 +23,12 @@ Parameters = Mapping[str, str | int | bool | None]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the REST door answered.
+    """An answer of the REST server.
 
     Attributes:
-        value: the JSON, or a list of it from JSON lines; None for an empty body, or one that is not JSON.
-        location: where a redirect leads.
+        value: JSON value, or a list from JSON lines; None for a body that is empty or not JSON.
+        size: bytes of the body.
+        location: target of a redirect.
     """
 
     status: int
@@ -37,19 +38,19 @@ class Answer:
 
     @property
     def reason(self) -> str:
-        """Why it refused or failed."""
+        """Reason of a refusal or failure."""
         named = self.value.get("reason") if isinstance(self.value, dict) else None
         return str(named) if named else f"the sidecar answered with status {self.status} and no reason"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One request to a route.
+class RestRequest:
+    """A request to a route.
 
     Attributes:
-        path: encoded, as it is sent.
-        query: encoded.
-        body: JSON; None for none.
+        path: encoded path.
+        query: encoded query.
+        body: JSON body; None for none.
     """
 
     method: str
@@ -59,34 +60,34 @@ class Asked:
 
     @property
     def target(self) -> str:
-        """The path with the query."""
+        """Path with the query."""
         return f"{self.path}?{self.query}" if self.query else self.path
 
 
 def encoded_path(prefix: str, *segments: str) -> str:
-    """``prefix`` and, below it, segments of any characters."""
+    """Return a path of ``prefix`` and encoded segments of any characters."""
     return "/".join((prefix, *(quote(segment, safe="") for segment in segments)))
 
 
 def encoded_query(parameters: Parameters | None) -> str:
-    """Those that have a value, booleans as JSON writes them."""
+    """Return the query of the parameters that have a value, with booleans as in JSON."""
     given = {name: value for name, value in (parameters or {}).items() if value is not None}
     return urlencode({name: str(value).lower() if isinstance(value, bool) else value for name, value in given.items()})
 
 
-async def ask_gate(gate: ASGIApp, caller: Scope, authorization: str | None, asked: Asked) -> Answer:
-    """What the gate answers to ``asked``, by this credential, from the address that ``caller`` came from.
+async def call_gate(gate: ASGIApp, caller: Scope, authorization: str | None, rest_request: RestRequest) -> Answer:
+    """Return the gate's answer to a request by this credential, from the address of ``caller``.
 
-    `InvalidInputError` if its body has a number that is infinite, or not a number: JSON's null in its place is a limit
-    that is taken away.
+    Raises:
+        InvalidInputError: the body has an infinite number or a NaN; JSON's null instead would remove a limit.
     """
-    body = b"" if asked.body is None else _json(asked.body)
+    body = b"" if rest_request.body is None else _json(rest_request.body)
     received = _Received()
-    scope = _scope_of(caller, authorization, asked, len(body))
+    scope = _scope_of(caller, authorization, rest_request, len(body))
     try:
         await gate(scope, _Body(body), received)
     except Exception:
-        if not received.status:  # otherwise the answer to a defect is there, and the log has it
+        if not received.status:  # otherwise there is an answer to the defect, and the log has it
             raise
     return received.answer
 
@@ -98,29 +99,29 @@ def _json(body: Any) -> bytes:
         raise InvalidInputError("nothing was done: a number must be finite, such as 500") from error
 
 
-def _scope_of(caller: Scope, authorization: str | None, asked: Asked, length: int) -> Scope:
+def _scope_of(caller: Scope, authorization: str | None, rest_request: RestRequest, length: int) -> Scope:
     host = next((value for name, value in caller["headers"] if name == b"host"), b"")
     headers = [(b"host", host), (b"content-length", str(length).encode())]
-    if asked.body is not None:
+    if rest_request.body is not None:
         headers.append((b"content-type", b"application/json"))
     if authorization is not None:
         headers.append((b"authorization", authorization.encode("latin-1", "replace")))
     certificate = caller.get("state", {}).get(CLIENT_CERTIFICATE)
-    raw = asked.path.encode("ascii")
+    raw = rest_request.path.encode("ascii")
     return {
         **{name: caller[name] for name in ("type", "asgi", "http_version", "scheme", "client", "server")},
-        "method": asked.method,
-        "path": asked.path,
+        "method": rest_request.method,
+        "path": rest_request.path,
         "raw_path": raw,
         "root_path": "",
-        "query_string": asked.query.encode("ascii"),
+        "query_string": rest_request.query.encode("ascii"),
         "headers": headers,
         "state": {} if certificate is None else {CLIENT_CERTIFICATE: certificate},
     }
 
 
 class _Body:
-    """The whole body at once; afterwards a client that stays."""
+    """ASGI receive of the whole body at once, from a client that stays connected."""
 
     def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body
@@ -133,7 +134,7 @@ class _Body:
 
 
 class _Received:
-    """Puts the messages of an answer together."""
+    """ASGI send that collects the messages of an answer."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -156,7 +157,7 @@ class _Received:
 
 
 def answer_of(status: int, body: bytes, location: str = "", media_type: str = "") -> Answer:
-    """An answer whose body may be JSON, JSON lines, or neither."""
+    """Return an answer whose body may be JSON, JSON lines, or neither."""
     value: Any = None
     try:
         if media_type.startswith(_JSON_LINES):

@@ -1,7 +1,7 @@
-"""Signing in at an OpenID Connect issuer: the authorization code flow with PKCE (RFC 7636), with no session kept here.
+"""Sign-in at an OpenID Connect issuer: the authorization code flow with PKCE (RFC 7636), without a session here.
 
-Invariants: the browser keeps what proves that it began the flow, in a cookie that no script reads; a code is redeemed
-with that proof only, and only where the issuer's own document has it redeemed.
+Invariants: the browser keeps the proof that it began the flow in a cookie that no script can read; the sidecar redeems
+a code only with that proof, and only at the token endpoint in the issuer's own document.
 """
 
 import base64
@@ -22,31 +22,31 @@ CALLBACK = "/ui/sign-in/callback"
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One sign-in under way, as the browser keeps it.
+    """A sign-in in progress, which the browser keeps.
 
     Attributes:
-        state: what the issuer must send back.
-        verifier: what the issuer knows the hash of.
-        onward: the page to lead to.
+        state: value that the issuer must send back.
+        verifier: secret whose hash the issuer knows.
+        next_page: page to open after the sign-in.
     """
 
     state: str
     verifier: str
-    onward: str
+    next_page: str
 
     @classmethod
-    def begun(cls, onward: str) -> "Flow":
-        return cls(secrets.token_urlsafe(24), secrets.token_urlsafe(48), onward)
+    def begun(cls, next_page: str) -> "Flow":
+        return cls(secrets.token_urlsafe(24), secrets.token_urlsafe(48), next_page)
 
     @classmethod
     def read(cls, text: str | None) -> "Flow | None":
-        """What `text` wrote; None if it is nothing of the kind."""
+        """Parse a flow from its `text`; None if that is malformed."""
         parts = (text or "").split(" ", 2)
         return cls(*parts) if len(parts) == 3 and all(parts) else None
 
     @property
     def text(self) -> str:
-        return f"{self.state} {self.verifier} {self.onward}"
+        return f"{self.state} {self.verifier} {self.next_page}"
 
     @property
     def challenge(self) -> str:
@@ -56,12 +56,12 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class SignInIssuer:
-    """The issuer that signs people in; its calls block.
+    """The issuer at which people sign in; calls block.
 
     Attributes:
-        client_secret: None for a public client.
-        audience: what the token is to be for, as some issuers want to be asked.
-        dashboard_url: the address under which browsers find this dashboard.
+        client_secret: secret of the client; None for a public client.
+        audience: audience to request, which some issuers demand.
+        dashboard_url: address under which browsers reach this dashboard.
         trusted: PEM file with the authorities of the issuer's certificate; None for those of the system.
     """
 
@@ -74,8 +74,8 @@ class SignInIssuer:
     trusted: Path | None = None
 
     def address(self, flow: Flow) -> str:
-        """Where the issuer signs in; `TemporaryError` if its document cannot be read."""
-        asked = {
+        """Return the URL of the issuer's sign-in page; raise `TemporaryError` if its document cannot be read."""
+        parameters = {
             "response_type": "code",
             "client_id": self.client_id,
             "redirect_uri": self._redirect_uri,
@@ -86,14 +86,14 @@ class SignInIssuer:
             **({} if self.audience is None else {"audience": self.audience}),
         }
         place = discovered_url(self.url, "authorization_endpoint", self.trusted)
-        return f"{place}{'&' if '?' in place else '?'}{urlencode(asked)}"
+        return f"{place}{'&' if '?' in place else '?'}{urlencode(parameters)}"
 
     def tokens(self, code: str, flow: Flow) -> Sequence[str]:
-        """The tokens that a code stands for, the one for APIs first.
+        """Redeem a code for tokens, the one for APIs first.
 
         Raises:
             NotAuthenticatedError: the issuer refuses the code.
-            TemporaryError: it does not answer.
+            TemporaryError: the issuer does not answer.
         """
         form = {
             "grant_type": "authorization_code",

@@ -1,21 +1,23 @@
-"""What pages show, kept for a few seconds: many who look cost the cluster what one does.
+"""Cache of pages' data for a few seconds, so that many viewers cost the cluster as much as one.
 
-Invariants: what is kept for one credential is shown to no other; an answer that refuses ends what was kept; a failed
-refresh never looks like an absence: it shows what was read before, with its time and why there is nothing newer.
+Invariants: no credential sees another one's data; a refusal evicts cached data; a failed refresh never looks like
+missing data: the page shows the previous data with its time, and the reason why there is nothing newer.
 """
 
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from cachetools import LRUCache
 
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import SidecarError
+from pulsar_sidecar.server.answers import parse_answer
 from pulsar_sidecar.web.in_process import Answer
 
+_T = TypeVar("_T")
 _MOST_BYTES = 64 * 1024 * 1024
 _OVERHEAD_BYTES = 1024
 _PATIENCE_SECONDS = 20.0
@@ -23,10 +25,10 @@ _PATIENCE_WITH_OLDER_SECONDS = 1.0
 
 
 class RefusedError(SidecarError):
-    """The REST door refused or failed.
+    """Raised when the REST server refuses or fails.
 
     Attributes:
-        status: its status code; the text is its reason.
+        status: status code of the answer, whose reason is the text.
     """
 
     def __init__(self, status: int, reason: str) -> None:
@@ -36,13 +38,13 @@ class RefusedError(SidecarError):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a route answered.
+    """A cached answer of a route.
 
     Attributes:
-        value: its JSON; None if it could not be read.
-        as_of_ms: when it was read.
-        problem: why it could not be read, or not again since ``as_of_ms``.
-        status: of the last answer, 503 if none came.
+        value: JSON value; None if it could not be read.
+        as_of_ms: time of reading, milliseconds since the epoch.
+        problem: reason why it could not be read, or not again since ``as_of_ms``.
+        status: status of the last answer, 503 if none came.
     """
 
     value: Any = None
@@ -51,10 +53,18 @@ class Reading:
     status: int = 200
 
     def required(self) -> Any:
-        """The value; `RefusedError` if there is none."""
+        """Return the value; raise `RefusedError` if there is none."""
         if self.as_of_ms is None:
             raise RefusedError(self.status, self.problem or "nothing was read")
         return self.value
+
+    def answer(self, kind: type[_T]) -> _T:
+        """Return the value as ``kind``, or a list of it; raise `RefusedError` if there is none."""
+        return parse_answer(kind, self.required())
+
+    def parsed(self, kind: type[_T]) -> _T | None:
+        """Return the value as ``kind``, or a list of it; None if there is none."""
+        return None if self.value is None else parse_answer(kind, self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +79,17 @@ class _Kept:
 
 
 class Readings:
-    """The cache of one process; only its event loop calls it. 64 MiB of JSON at most."""
+    """The cache of one process, at most 64 MiB of JSON; only the event loop calls it."""
 
     def __init__(self, clock: Clock, patience_seconds: float = _PATIENCE_WITH_OLDER_SECONDS) -> None:
-        """``patience_seconds``: how long a refresh may take before the older reading is shown."""
+        """Initialise; pages show the older reading if a refresh takes longer than ``patience_seconds``."""
         self._clock, self._patience_seconds = clock, patience_seconds
         self._kept: LRUCache[object, _Kept] = LRUCache(_MOST_BYTES, getsizeof=lambda kept: kept.size)
         self._under_way: dict[object, asyncio.Task[_Kept]] = {}
         self._changed_seconds = -math.inf
 
     async def read(self, key: object, fetch: Callable[[], Awaitable[Answer]], keep_seconds: float) -> Reading:
-        """What was read at most ``keep_seconds`` ago, or is read now; callers at the same time share one reading."""
+        """Return a reading at most ``keep_seconds`` old; concurrent callers share one."""
         kept = self._kept.get(key)
         oldest_seconds = max(self._changed_seconds, self._clock.monotonic_seconds() - keep_seconds)
         if kept is not None and kept.asked_seconds > oldest_seconds:
@@ -111,7 +121,7 @@ class Readings:
         return kept
 
     def something_changed(self) -> None:
-        """Read everything again when it is asked for next."""
+        """Invalidate all readings."""
         self._changed_seconds = self._clock.monotonic_seconds()
         self._under_way.clear()
 

@@ -1,4 +1,4 @@
-"""What a page is about: a topic, a namespace, a tenant, or everything, as one writes it in its address."""
+"""Scope of a page, as in its address: a topic, a namespace, a tenant, or everything."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ _EVERYTHING = "/admin/v2"
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """One scope.
+    """A scope.
 
     Attributes:
-        text: as it is written; empty for everything.
-        path: the REST door's, encoded.
-        topic: None for what is larger than a topic.
+        text: scope as written; empty for everything.
+        path: encoded path of the REST route.
+        topic: topic; None for a larger scope.
     """
 
     text: str
@@ -25,12 +25,12 @@ class Scope:
 
     @property
     def is_tenant(self) -> bool:
-        """Whether it is a whole tenant."""
+        """True for a whole tenant."""
         return bool(self.text) and self.topic is None and "/" not in self.text
 
 
 def scope_of(text: str) -> Scope:
-    """The scope that a filter names; `InvalidInputError` if it names none."""
+    """Return the scope that a filter names; raise `InvalidInputError` if it names none."""
     parts = text.split("/")
     if not text:
         return Scope("", _EVERYTHING)
@@ -46,7 +46,7 @@ def scope_of(text: str) -> Scope:
 
 
 def topic_of(text: str) -> TopicName:
-    """A topic with ledgers, by its name; `InvalidInputError` if it is none."""
+    """Return a topic with ledgers by its name; raise `InvalidInputError` if it names none."""
     topic = parse_topic_name(text)
     if topic.domain is not TopicDomain.PERSISTENT:
         raise InvalidInputError(f"{topic} has no ledgers; write persistent://tenant/namespace/topic")
@@ -54,7 +54,7 @@ def topic_of(text: str) -> TopicName:
 
 
 def is_system(name: object) -> bool:
-    """Whether a topic or a namespace is the brokers' own; what is neither is not."""
+    """Return True if a name is a topic or a namespace of the brokers' own."""
     if not isinstance(name, str):
         return False
     try:
@@ -65,6 +65,6 @@ def is_system(name: object) -> bool:
 
 
 def topic_path(topic: TopicName) -> str:
-    """The REST path of a topic."""
+    """Return the REST path of a topic."""
     version = "/admin" if topic.cluster else _EVERYTHING
     return encoded_path(f"{version}/{topic.domain.value}", *topic.namespace.split("/"), topic.local_name)

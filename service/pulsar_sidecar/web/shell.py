@@ -1,9 +1,10 @@
-"""What every page has: the frame with navigation and caller, and the way from a form back to its page."""
+"""Frame of every page with navigation and caller, and the return from a form to its page."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
 
@@ -11,9 +12,11 @@ from fastapi import Request
 from jinja2 import Environment
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from pulsar_sidecar.analysis.audit_pages import with_audits
-from pulsar_sidecar.analysis.pages import page_environment
 from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.reports.audit_pages import with_audits
+from pulsar_sidecar.reports.pages import page_environment
+from pulsar_sidecar.server.answers import parse_answer
+from pulsar_sidecar.server.callers import CallerRights
 from pulsar_sidecar.web import ask
 from pulsar_sidecar.web.cookies import forget_message, keep_message, message_of
 from pulsar_sidecar.web.forms import FORM_FIELD, form_of
@@ -28,7 +31,7 @@ _CALLER_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class NavigationItem:
-    """One page of the dashboard, as the navigation names it."""
+    """A page of the dashboard in the navigation."""
 
     path: str
     title: str
@@ -36,32 +39,39 @@ class NavigationItem:
 
 @cache
 def environment() -> Environment:
-    made = with_audits(page_environment("pulsar_sidecar.web"))
+    made = with_audits(page_environment("pulsar_sidecar.web", *_packages_with_pages()))
     made.globals |= {"static": versioned, "form_field": FORM_FIELD, "element_id": element_id}
     made.tests["system"] = is_system
     made.filters["path"] = lambda text: quote(str(text), safe="")
     return made
 
 
+def _packages_with_pages() -> Iterator[str]:
+    """Yield the features that have templates, which is all that the dashboard knows of them."""
+    for feature in files("pulsar_sidecar.features").iterdir():
+        if feature.joinpath("templates").is_dir():
+            yield f"pulsar_sidecar.features.{feature.name}"
+
+
 def element_id(text: str) -> str:
-    """An id for an element, the same for the same text."""
+    """Return a stable id of an element for a text."""
     return "e" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 async def page(request: Request, template: str, *, view: Any, title: str, status: int = 200) -> HTMLResponse:
-    """The page as HTML.
+    """Return a page as HTML.
 
-    Its template has ``view``, ``title``, ``now_ms``, ``who`` (the JSON of ``/admin/v2/caller``, or None), ``here``
-    (path and query of this page), and what `shell.html.j2` needs.
+    The template gets ``view``, ``title``, ``now_ms``, ``who`` (the caller's rights, or None), ``here``
+    (path and query of this page), and the variables of `shell.html.j2`.
     """
     reading = await ask.read(request, "/admin/v2/caller", keep_seconds=_CALLER_SECONDS)
-    return framed(request, template, view=view, title=title, status=status, who=reading.value)
+    return framed(request, template, view=view, title=title, status=status, who=reading.parsed(CallerRights))
 
 
 def framed(
-    request: Request, template: str, *, view: Any, title: str, status: int = 200, who: Any = None
+    request: Request, template: str, *, view: Any, title: str, status: int = 200, who: CallerRights | None = None
 ) -> HTMLResponse:
-    """`page` for a caller that is known already, or is not signed in."""
+    """Return a page like `page`, for a caller that is known already or not signed in."""
     state = request.app.state
     clock: Clock = state.clock
     message = message_of(request)
@@ -95,27 +105,29 @@ async def act(
     *,
     back: str,
     done: str | Callable[[Any], str | tuple[str, str]],
+    kind: type[Any] = object,
     parameters: Parameters | None = None,
 ) -> Response:
-    """Ask for a change, then show ``back`` with what was done, or with the reason why it was not.
+    """Send a change, then redirect to ``back`` with its outcome or the reason of its failure.
 
-    ``done`` may make its text of the answer's JSON, or a kind of message ("warn": not all was done) and the text.
+    ``done`` may make the text from the answer, read as ``kind``; or the style of the message ("warn": not all was done)
+    and the text.
     """
     try:
         answer = await ask.change(request, method, path, body, parameters)
     except ask.SignInNeededError:
         raise
     except ask.RefusedError as error:
-        if error.status >= 500:  # the answer to it may be lost, so it may have taken effect
+        if error.status >= 500:  # the answer may be lost, so the change may have taken effect
             return returning(request, back, "unconfirmed", f"Look before you repeat it ({error.status}): {error}")
         return returning(request, back, "bad", f"Nothing was done ({error.status}): {error}")
-    ended = done if isinstance(done, str) else done(answer)
-    kind, text = ("good", ended) if isinstance(ended, str) else ended
-    return returning(request, back, kind, text)
+    ended = done if isinstance(done, str) else done(parse_answer(kind, answer))
+    style, text = ("good", ended) if isinstance(ended, str) else ended
+    return returning(request, back, style, text)
 
 
 def returning(request: Request, back: str, kind: str, text: str) -> Response:
-    """To ``back``, which shows the text."""
+    """Redirect to ``back`` with a message."""
     response = RedirectResponse(back, 303)
     keep_message(request, response, kind, text)
     return response

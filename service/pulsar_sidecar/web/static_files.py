@@ -1,6 +1,6 @@
-"""The dashboard's own files and those that others wrote, read once; nothing is fetched from another host.
+"""The dashboard's own and vendored static files, read once; browsers fetch nothing from another host.
 
-`static/vendored.json` names what others wrote: origin, version, licence and checksum.
+`static/vendored.json` lists the vendored ones: origin, version, licence and checksum.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ router = APIRouter()
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """One file as it is sent."""
+    """A static file with its media type and version."""
 
     content: bytes
     kind: str
@@ -31,9 +31,9 @@ class StaticFile:
 
 @cache
 def static_files() -> dict[str, StaticFile]:
-    """Every file by its name."""
+    """Return all files by name."""
     own = files("pulsar_sidecar.web").joinpath("static").iterdir()
-    shared = files("pulsar_sidecar.analysis").joinpath("templates", "page.css")
+    shared = files("pulsar_sidecar.reports").joinpath("templates", "page.css")
     found = {}
     for file in (*own, shared):
         kind = _KINDS.get(file.name.rpartition(".")[2])
@@ -44,7 +44,7 @@ def static_files() -> dict[str, StaticFile]:
 
 
 def versioned(name: str) -> str:
-    """The address of a file, which is another one when its content is."""
+    """Return the address of a file, which changes with its content."""
     return f"{PREFIX}{name}?v={static_files()[name].version}"
 
 

@@ -1,4 +1,4 @@
-"""Strips: one line of a table as a picture, on the same scale in each row. Pure."""
+"""Strips: pictures of table rows on one common scale. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ class Strip:
     """Bars from left to right.
 
     Attributes:
-        text: for readers who do not see it.
-        path: of SVG, in a box that is ``width`` wide and 100 high; ``pale`` is another one, in a lighter shade.
+        text: description for readers who do not see it.
+        path: SVG path, in a box that is ``width`` wide and 100 high; ``pale`` is another one in a lighter shade.
     """
 
     text: str
@@ -20,5 +20,5 @@ class Strip:
 
 
 def bars(found: Iterable[tuple[int, int, int]]) -> str:
-    """Return the path of bars, each by its left, width and height."""
+    """Return the SVG path of bars, given as left, width and height."""
     return "".join(f"M{left} 100v-{height}h{width}v{height}z" for left, width, height in found)

@@ -1,40 +1,42 @@
-"""Words that pages share: the command line beside what a page does, and a room's last error."""
+"""Texts that pages share: the command line equivalent to an action, and a feature's last error."""
 
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final, Protocol
 
-from pulsar_sidecar.analysis.formatting import format_age, format_bytes, format_time
 from pulsar_sidecar.model.printable import command_line
-from pulsar_sidecar.web.readings import Reading
+from pulsar_sidecar.reports.formatting import format_age
+from pulsar_sidecar.web.overview_parts import Concern
 
 _RECENT_MS: Final = 600_000
 
 
-def last_error(reading: Reading) -> tuple[str, str] | None:
-    """The kind, as in the macro ``state``, and the words of a room's last error; None where its status has none.
+class WithLastError(Protocol):
+    """Status of a feature that keeps its last error."""
 
-    One of the last ten minutes is a warning: what fails is tried again sooner. An older one is shown for what it was.
+    @property
+    def last_error(self) -> str | None: ...
+    @property
+    def last_error_at_ms(self) -> int | None: ...
+
+
+def last_error(status: WithLastError, as_of_ms: int | None) -> tuple[str, str] | None:
+    """Return kind, as in the macro ``state``, and text of a feature's last error; None if its status has none.
+
+    An error of the last ten minutes is a warning, because features retry failures sooner; an older one is history.
     """
-    status = reading.value
-    if status is None or reading.as_of_ms is None or not status["lastError"]:
+    if not status.last_error or status.last_error_at_ms is None or as_of_ms is None:
         return None
-    age_ms = max(0, reading.as_of_ms - status["lastErrorAtMs"])
-    return "warn" if age_ms < _RECENT_MS else "off", f"{status['lastError']} ({format_age(age_ms)} ago)"
+    age_ms = max(0, as_of_ms - status.last_error_at_ms)
+    return "warn" if age_ms < _RECENT_MS else "off", f"{status.last_error} ({format_age(age_ms)} ago)"
 
 
-def waiting_bytes(inflight: Any) -> str:
-    """The bytes of the ledgers that wait for deletion."""
-    size = inflight["waitingBytes"]
-    return "size unknown" if size is None else format_bytes(size)
-
-
-def pause_words(control: Any) -> str:
-    """Who paused deletion, since when and why, as far as that is known."""
-    by, since_ms = control.get("pausedBy"), control.get("pausedSinceMs")
-    who = "" if by is None else f" by {by}"
-    since = "" if since_ms is None else f" since {format_time(since_ms)}"
-    return f"{control['pausedReason'] or 'no reason given'} (paused{who}{since})"
+def recent_error(status: WithLastError, as_of_ms: int | None, feature: str, href: str) -> Iterator[Concern]:
+    """Yield a concern about a feature's last error if it is recent."""
+    error = last_error(status, as_of_ms)
+    if error and error[0] == "warn":
+        yield Concern("warn", feature, f"last error: {error[1]}", href)
 
 
 def command(*words: str) -> str:
-    """A command line that a shell takes as it is."""
+    """Return a command line quoted for a shell."""
     return command_line(["pulsar-sidecar", *words])

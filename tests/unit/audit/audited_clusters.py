@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 from pulsar_sidecar.adapters.parquet.output import parquet_output
-from pulsar_sidecar.analysis.documents import MANIFEST_NAME
-from pulsar_sidecar.audit.requests import HOUR_MS, AuditPolicy, AuditRequest, AuditResult
-from pulsar_sidecar.audit.results.tables import SCHEMAS, CursorLedgerState, Table, schemas_of
-from pulsar_sidecar.audit.sources.dumping import Subtrees
-from pulsar_sidecar.audit.sources.manifests import (
+from pulsar_sidecar.bootstrap.audit_run import perform_audit
+from pulsar_sidecar.features.audit.requests import HOUR_MS, AuditPolicy, AuditRequest, AuditResult
+from pulsar_sidecar.features.audit.results.tables import SCHEMAS, CursorLedgerState, Table, schemas_of
+from pulsar_sidecar.features.audit.sources.dumping import Subtrees
+from pulsar_sidecar.features.audit.sources.manifests import (
     InputKind,
     Manifest,
     NewestWrite,
@@ -22,10 +22,10 @@ from pulsar_sidecar.audit.sources.manifests import (
     Source,
     SourceKind,
 )
-from pulsar_sidecar.bootstrap.audit_run import make_audit
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
+from pulsar_sidecar.ownership.paths import ledger_path
+from pulsar_sidecar.reports.documents import MANIFEST_NAME
 
 from tests.fakes.bookkeeper import (
     bucket_custom_metadata,
@@ -46,6 +46,7 @@ TOPIC = "persistent://t/n/topic"
 MANAGED_LEDGER = "t/n/persistent/topic"
 TOPIC_NODE = f"/managed-ledgers/{MANAGED_LEDGER}"
 COMPACTION = f"{TOPIC_NODE}/__compaction"
+PLACE = "s3://tiered@http://store:9000"
 BUCKET_KEY = "#pulsar.internal.delayed.bucket_1_2"
 AS_OF_MS = START_MS + 1000 * HOUR_MS
 OLD_MS = START_MS
@@ -59,6 +60,7 @@ class AuditedCluster:
         nodes: values by path, None for one that cannot be read.
         ledgers: rows of `NODES` by ledger id, also listed unless in ``unlisted``.
         listed_too: ledgers that only the listing has.
+        objects: rows of `OFFLOADED_OBJECTS`; None to leave tiered storage out. ``places`` are the listed ones.
     """
 
     nodes: dict[str, bytes | None] = field(default_factory=dict)
@@ -69,7 +71,10 @@ class AuditedCluster:
     listed_too: set[int] = field(default_factory=set)
     dump_changes: dict[str, Any] = field(default_factory=dict)
     listing_changes: dict[str, Any] = field(default_factory=dict)
+    offloaded_changes: dict[str, Any] = field(default_factory=dict)
     as_of_ms: int = AS_OF_MS
+    objects: list[dict[str, Any]] | None = None
+    places: tuple[str, ...] = (PLACE,)
 
     def ledger(self, ledger_id: int, custom: Mapping[str, bytes] | None = None, **changed: Any) -> int:
         """Add a ledger, a data ledger of the topic by default."""
@@ -102,6 +107,15 @@ class AuditedCluster:
         rows = [{"ledger_id": ledger_id} for ledger_id in ids]
         manifest = {**_MANIFEST, "kind": InputKind.LISTING, "zxids": OrderRange(500, 600), **self.listing_changes}
         return _write(directory, (Table.LEDGERS,), manifest, [(Table.LEDGERS, rows)])
+
+    def offloaded(self, directory: Path) -> Path | None:
+        """Write the offload listing, if there is one."""
+        if self.objects is None:
+            return None
+        counts = {place: RowCounts(sum(row["place"] == place for row in self.objects), 0) for place in self.places}
+        kind = {"kind": InputKind.OFFLOADED, "zxids": OrderRange(500, 600), "counts": counts}
+        tables = [(Table.OFFLOADED_OBJECTS, self.objects)]
+        return _write(directory, (Table.OFFLOADED_OBJECTS,), {**_MANIFEST, **kind, **self.offloaded_changes}, tables)
 
     def _node(self, path: str, value: bytes | None) -> dict[str, Any]:
         return node(path, value, version=3, mzxid=700) if value is not None else node(path, unreadable="no right to")
@@ -183,12 +197,14 @@ def segment_row(ledger_id: int | None, **changed: Any) -> dict[str, Any]:
     return {"path": path, "kind": "completed", "ledger_id": ledger_id, "value": b"1;2;3", **changed}
 
 
-NO_WAITING = AuditPolicy(min_age_ms=72 * HOUR_MS, look_window_ms=0, max_share=1.0, bookkeeper_exclusive=True)
+NO_WAITING = AuditPolicy(
+    min_age_ms=72 * HOUR_MS, look_window_ms=0, max_share=1.0, bookkeeper_exclusive=True, offload_exclusive=True
+)
 Engine = Callable[[AuditRequest], AuditResult]
 
 
 def embedded(request: AuditRequest) -> AuditResult:
-    return make_audit(request, lambda text: None)
+    return perform_audit(request, lambda text: None)
 
 
 @dataclass
@@ -206,7 +222,8 @@ class Auditor:
         base = self.directory / str(next(self.numbers))
         base.mkdir(parents=True)
         dump, listing = cluster.dump(base / "dump"), cluster.listing(base / "listing")
-        audited = self.engine(AuditRequest(dump, listing, base / "audit", previous, self.policy))
+        offloaded = cluster.offloaded(base / "offloaded")
+        audited = self.engine(AuditRequest(dump, listing, base / "audit", previous, self.policy, offloaded=offloaded))
         return ClusterAudit(base / "audit", audited)
 
     def twice(self, cluster: AuditedCluster) -> "ClusterAudit":

@@ -4,21 +4,30 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pulsar_sidecar.analysis.documents import Engine, Limitation
-from pulsar_sidecar.audit.engine.usage import count_of_lengths
-from pulsar_sidecar.audit.requests import EXCLUSIVE
-from pulsar_sidecar.audit.results.formatting import age_label
-from pulsar_sidecar.audit.results.plans import PlanDigest
-from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, GuardResult, HistoryEntry, Input, PlanSummary
-from pulsar_sidecar.audit.results.tables import (
+from pulsar_sidecar.features.audit.engine.usage import count_of_lengths
+from pulsar_sidecar.features.audit.requests import EXCLUSIVE
+from pulsar_sidecar.features.audit.results.plans import PlanDigest
+from pulsar_sidecar.features.audit.results.summaries import (
+    AuditSummary,
+    Count,
+    GuardResult,
+    HistoryEntry,
+    Input,
+    PlanSummary,
+)
+from pulsar_sidecar.features.audit.results.tables import (
     LEDGER_USAGE,
     MISSING_LEDGERS,
+    OFFLOADED_LEDGERS,
     ORPHAN_LEDGERS,
     UNATTRIBUTED_LEDGERS,
+    OffloadFinding,
     OrphanCause,
     OrphanStatus,
 )
-from pulsar_sidecar.ledger_ownership.claims import LedgerKind
+from pulsar_sidecar.ownership.claims import LedgerKind
+from pulsar_sidecar.reports.audit_pages import age_label
+from pulsar_sidecar.reports.documents import Engine, Limitation
 
 AUDIT_ID = "20260706T120000Z-5f0c"
 INSTANCE_ID = "5a6b7c8d-0000-4000-8000-000000000001"
@@ -64,6 +73,23 @@ def numbered(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def orphan_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(numbered(rows), ORPHAN_LEDGERS)
+
+
+def offloaded(ledger_id: int, **changed: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "ledger_id": ledger_id,
+        "attempt": "00000000-0000-0000-0000-000000000001",
+        "finding": OffloadFinding.LOST.value,
+        "reason": "index missing",
+        "place": "s3://tiered",
+        "objects": "data",
+        "length_bytes": 5,
+    }
+    return row | changed
+
+
+def offloaded_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(rows, OFFLOADED_LEDGERS)
 
 
 def missing(ledger_id: int, **changed: Any) -> dict[str, Any]:
@@ -159,7 +185,7 @@ def summary(orphans: Sequence[dict[str, Any]] = (), **changed: Any) -> AuditSumm
         "store_time_ms": STORE_TIME_MS,
         "inputs": {
             "dump": Input("a" * 64, "zk zookeeper:2181", 100, 200, STORE_TIME_MS),
-            "listing": Input("b" * 64, "bookie-http http://bookie:8000"),
+            "listing": Input("b" * 64, "zk zookeeper:2181", 10, 90),
         },
         "policy": {"min-age": "3 days", "max-orphan-share": 0.05, "override": False, EXCLUSIVE: True},
         "existing": Count(1000, 10**9),

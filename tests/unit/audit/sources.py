@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from pulsar_sidecar.audit.ports import ReadResult
-from pulsar_sidecar.audit.results.tables import LEDGERS, NODES
-from pulsar_sidecar.audit.sources.manifests import OrderRange, Proof, Source, SourceKind
+from pulsar_sidecar.features.audit.ports import ReadResult
+from pulsar_sidecar.features.audit.results.tables import LEDGERS, NODES
+from pulsar_sidecar.features.audit.sources.manifests import OrderRange, Proof, Source, SourceKind
 
 from tests.fakes.clock import START_MS
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pulsar_sidecar.audit.requests import HOUR_MS
-from pulsar_sidecar.audit.results.tables import Table
-from pulsar_sidecar.ledger_ownership.migration import MIGRATION
+from pulsar_sidecar.features.audit.requests import HOUR_MS
+from pulsar_sidecar.features.audit.results.tables import Table
 from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.ownership.migration import MIGRATION
 
 from tests.fakes.bookkeeper import (
     bucket_custom_metadata,
@@ -59,7 +59,7 @@ def first_look(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("foreign", [(), ("/other",), ("/new-kind/x/y",), ("/new",)])
-def test_what_others_keep_in_the_store_must_be_named(
+def test_nodes_of_other_programs_must_be_named(
     auditor: Auditor, cluster: AuditedCluster, first_look: Path, foreign: tuple[str, ...]
 ) -> None:
     expected = orphans_of_every_kind(cluster)
@@ -79,7 +79,7 @@ def test_the_whole_store_cannot_be_foreign(auditor: Auditor, cluster: AuditedClu
 
 
 @pytest.mark.parametrize("foreign", ["/new-kind", "/new-kind/", "/new-kind/x"])
-def test_what_is_not_pulsars_protects_nothing(
+def test_nodes_of_other_programs_protect_nothing(
     auditor: Auditor, cluster: AuditedCluster, first_look: Path, foreign: str
 ) -> None:
     expected = orphans_of_every_kind(cluster)
@@ -117,7 +117,7 @@ def test_what_is_not_pulsars_protects_nothing(
     ({"/pulsar/migration-coordinator/participants/id-0000000001": b""}, set()),
     ({"/": b"", "/new-kind": b"", "/loadbalance/leader": b"{}", "/counters": None, "/pulsar-sidecar/a": b"{}"}, set()),
 ])  # fmt: skip
-def test_what_was_not_understood_protects_what_it_may_reference(
+def test_unreadable_nodes_protect_ledgers_they_may_reference(
     auditor: Auditor, cluster: AuditedCluster, first_look: Path, damaged: dict[str, bytes | None], protected: set[int]
 ) -> None:
     expected = orphans_of_every_kind(cluster)
@@ -165,7 +165,7 @@ def test_compacted_ledgers_of_every_reading_count(auditor: Auditor, cluster: Aud
     assert set(auditor.twice(cluster).orphans) == {23}
 
 
-def test_an_unproven_look_is_no_look(auditor: Auditor, cluster: AuditedCluster) -> None:
+def test_unproven_ledger_has_no_first_sighting(auditor: Auditor, cluster: AuditedCluster) -> None:
     cluster.ledger(ORPHAN)
     cluster.nodes["/managed-ledgers/odd"] = b"garbage"
     first = auditor.audit(cluster)

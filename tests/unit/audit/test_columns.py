@@ -8,26 +8,23 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.audit.arrays import NO_LEDGER, IdTable, LedgerSets
-from pulsar_sidecar.audit.columnar.nodes import read_plain_cursors, read_plain_schemas
-from pulsar_sidecar.audit.columnar.paths import (
+from pulsar_sidecar.features.audit.arrays import NO_LEDGER, IdTable, LedgerSets
+from pulsar_sidecar.features.audit.columnar.nodes import read_plain_cursors, read_plain_schemas
+from pulsar_sidecar.features.audit.columnar.paths import (
     are_plain_managed_ledgers,
     owners_of_plain_cursors,
-    plain_owners_at,
-    plain_owners_of,
 )
-from pulsar_sidecar.audit.columnar.protobuf import ValueBytes
-from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.engine.candidates import owner_node, owner_nodes
-from pulsar_sidecar.audit.engine.decoding import DecodedPart, decode_part
-from pulsar_sidecar.audit.engine.judging import newest_sizes
-from pulsar_sidecar.audit.results.tables import NODES
-from pulsar_sidecar.ledger_ownership.places import Place, locate, owner_at, owner_of_managed_ledger
-from pulsar_sidecar.ledger_ownership.references import cursor_references, schema_references
-from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
-from pulsar_sidecar.wire import SchemaStorageFormat_pb2 as schema_storage
+from pulsar_sidecar.features.audit.columnar.protobuf import ValueBytes
+from pulsar_sidecar.features.audit.columnar.reader import ColumnReader
+from pulsar_sidecar.features.audit.engine.decoding import DecodedPart, decode_part
+from pulsar_sidecar.features.audit.engine.judging import newest_sizes
+from pulsar_sidecar.features.audit.results.tables import NODES
+from pulsar_sidecar.ownership.places import Place, locate, owner_at, owner_of_managed_ledger
+from pulsar_sidecar.ownership.references import cursor_references, schema_references
+from pulsar_sidecar.protobuf import MLDataFormats_pb2 as ml
+from pulsar_sidecar.protobuf import SchemaStorageFormat_pb2 as schema_storage
 
-from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes, schema_locator_bytes
+from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes
 from tests.unit.audit.sources import node
 
 READERS = (ColumnReader(), ColumnReader(exact=True))
@@ -89,15 +86,7 @@ def test_owners_of_a_column_are_the_owners_of_its_names(columns: ColumnReader) -
     assert list(zip(*(names.to_pylist() for names in found), strict=True)) == expected
 
 
-def test_plain_owners_are_not_left_to_the_slow_reader() -> None:
-    column = pa.array(["/managed-ledgers/t/n/persistent/a", "/managed-ledgers/t/n/persistent/a/sub", "/schemas/t/n/a"])
-    topics = ["persistent://t/n/a"] * 3
-    assert [names.to_pylist() for names in plain_owners_at(column)] == [["t"] * 3, ["t/n"] * 3, topics]
-    names = pa.array(["t/n/persistent/a", "t/n/non-persistent/a"])
-    assert plain_owners_of(names)[2].to_pylist() == ["persistent://t/n/a", "non-persistent://t/n/a"]
-
-
-def test_what_surely_is_at_a_place_is_there() -> None:
+def test_columns_agree_with_locate() -> None:
     column = pa.array(PATHS, pa.string())
     for path, is_list, owner in zip(
         PATHS, are_plain_managed_ledgers(column).to_pylist(), owners_of_plain_cursors(column).to_pylist(), strict=True
@@ -132,7 +121,7 @@ def cursor_values(draw: st.DrawFn) -> bytes:
 
 
 @given(st.lists(st.one_of(cursor_values(), st.binary(max_size=14), st.none()), max_size=10), st.integers(0, 2))
-def test_many_cursors_at_once_are_read_as_each_alone(values: Sequence[bytes | None], skipped: int) -> None:
+def test_cursor_column_is_read_like_single_cursors(values: Sequence[bytes | None], skipped: int) -> None:
     found = read_plain_cursors(pa.array([*([b"x"] * skipped), *values], pa.binary()).slice(skipped))
     for value, read, ledger_id in zip(values, found.read.tolist(), found.ledger_id.tolist(), strict=True):
         if read:
@@ -140,24 +129,6 @@ def test_many_cursors_at_once_are_read_as_each_alone(values: Sequence[bytes | No
             exact = cursor_references(value)
             assert exact.cursor_ledger == (None if ledger_id == NO_LEDGER else ledger_id)
             assert (exact.compacted_ledger, dict(exact.buckets)) == (None, {})
-
-
-def test_the_plain_shape_of_a_cursor_is_not_left_to_the_slow_reader() -> None:
-    values = [cursor_bytes(5), cursor_bytes(2**40, mark_delete=(2**40, 1000)), cursor_bytes(), with_holes(3)]
-    found = read_plain_cursors(pa.array([*values, with_holes(300), b"", None], pa.binary()))
-    assert found.read.tolist() == [True, True, True, True, False, False, False]
-    assert found.ledger_id.tolist()[:4] == [5, 2**40, NO_LEDGER, 7]
-    assert found.ledger_id.dtype == np.int64
-
-
-def with_holes(count: int) -> bytes:
-    """A cursor with so many messages acknowledged singly."""
-    info = ml.ManagedCursorInfo.FromString(cursor_bytes(7))
-    for entry in range(count):
-        deleted = info.individualDeletedMessages.add()
-        for end, place in ((deleted.lowerEndpoint, -1), (deleted.upperEndpoint, 2 * entry)):
-            end.ledgerId, end.entryId = 2**30, place
-    return info.SerializeToString()
 
 
 # --- schemas -------------------------------------------------------------------------------------------------------
@@ -177,7 +148,7 @@ def schema_values(draw: st.DrawFn) -> bytes:
 
 
 @given(st.lists(st.one_of(schema_values(), st.binary(max_size=14), st.none()), max_size=10), st.integers(0, 2))
-def test_many_schemas_at_once_are_read_as_each_alone(values: Sequence[bytes | None], skipped: int) -> None:
+def test_schema_column_is_read_like_single_schemas(values: Sequence[bytes | None], skipped: int) -> None:
     found = read_plain_schemas(pa.array([*([b"x"] * skipped), *values], pa.binary()).slice(skipped))
     for number, (value, read) in enumerate(zip(values, found.read.tolist(), strict=True)):
         named = found.ledger_id[found.node == number].tolist()
@@ -185,13 +156,6 @@ def test_many_schemas_at_once_are_read_as_each_alone(values: Sequence[bytes | No
         if read:
             assert value is not None
             assert named == sorted(schema_references(value))
-
-
-def test_the_plain_shape_of_a_schema_is_not_left_to_the_slow_reader() -> None:
-    values = [schema_locator_bytes([9, 5, 9]), b"", schema_locator_bytes([2**40]), None]
-    found = read_plain_schemas(pa.array(values, pa.binary()))
-    assert found.read.tolist() == [True, False, True, False]
-    assert (found.node.tolist(), found.ledger_id.tolist()) == ([0, 0, 2], [5, 9, 2**40])
 
 
 # --- sets of ids ---------------------------------------------------------------------------------------------------
@@ -254,14 +218,3 @@ def test_of_two_rows_of_a_ledger_the_newer_size_counts() -> None:
         {"ledger_id": 1, "length": 20},
         {"ledger_id": 2, "length": None},
     ]
-
-
-def test_owners_nodes_read_together_are_those_read_alone() -> None:
-    values = [managed_ledger_bytes([1, 2, 7]), managed_ledger_bytes([9, 8]), cursor_bytes(3), b"", b"garbage", None]
-    paths = ["/managed-ledgers/t/n/persistent/a", "/managed-ledgers/t/n/persistent/a/sub", "/managed-ledgers/odd"]
-    rows = [node(path, value) for path in paths for value in values]
-    rows.append(node("/schemas/t/n/a", schema_locator_bytes([4, 5])))
-    columns = ["path", "value", "version", "mzxid"]
-    nodes = pa.RecordBatch.from_pylist(rows, schema=NODES).select(columns)
-    for columns in READERS:
-        assert owner_nodes(columns, None, nodes) == [owner_node(row) for row in nodes.to_pylist()]

@@ -1,5 +1,6 @@
 """Dumps: whole ones appear, with a true manifest; all others leave nothing."""
 
+import json
 import os
 from functools import partial
 from pathlib import Path
@@ -9,10 +10,10 @@ import pytest
 from pulsar_sidecar.adapters.parquet.directories import open_tables
 from pulsar_sidecar.adapters.parquet.inputs import read_table
 from pulsar_sidecar.adapters.parquet.output import parquet_output
-from pulsar_sidecar.audit.results.tables import Subtree, Table
-from pulsar_sidecar.audit.sources.cursor_ledgers import NOT_READ
-from pulsar_sidecar.audit.sources.dumping import dump
-from pulsar_sidecar.audit.sources.manifests import InputKind, Manifest, NewestWrite, OrderRange, RowCounts
+from pulsar_sidecar.features.audit.results.tables import Subtree, Table
+from pulsar_sidecar.features.audit.sources.cursor_ledgers import NOT_READ
+from pulsar_sidecar.features.audit.sources.dumping import dump
+from pulsar_sidecar.features.audit.sources.manifests import InputKind, Manifest, NewestWrite, OrderRange, RowCounts
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
 from tests.fakes.clock import START_MS, FakeClock
@@ -87,19 +88,12 @@ def test_unreadable_nodes_are_rows_and_are_counted(tmp_path: Path) -> None:
     assert rows["/managed-ledgers/secret"]["value"] is None
 
 
-def test_a_sources_reservations_forbid_deletion(tmp_path: Path) -> None:
-    made = make(tmp_path / "dump", Nodes(reservations=("it is old",)))
-    assert (made.allows_deletion, made.reservations) == (False, ("it is old",))
-
-
-def test_several_clusters_have_no_name(tmp_path: Path) -> None:
-    made = make(tmp_path / "dump", Nodes([*SMALL_CLUSTER, node("/admin/clusters/other")]))
-    assert made.cluster_name is None
-
-
-def test_ledgers_may_be_left_out_and_the_manifest_records_it(tmp_path: Path) -> None:
+def test_the_manifest_records_reservations_several_clusters_and_what_was_left_out(tmp_path: Path) -> None:
     without = [row for row in SMALL_CLUSTER if not row["path"].startswith("/ledgers/00")]
-    assert make(tmp_path / "dump", Nodes(without), without_ledgers=True).left_out == ("ledgers",)
+    source = Nodes([*without, node("/admin/clusters/other")], reservations=("it is old",))
+    made = make(tmp_path / "dump", source, without_ledgers=True)
+    assert (made.allows_deletion, made.reservations) == (False, ("it is old",))
+    assert (made.cluster_name, made.left_out) == (None, ("ledgers",))
 
 
 # --- failures ------------------------------------------------------------------------------------------------------
@@ -127,7 +121,7 @@ def test_an_interrupted_dump_leaves_nothing(tmp_path: Path) -> None:
     ("/managed-ledgers", "/managed-ledgers does not exist"),
     ("/ledgers/00", "no ledger below"),
 ])  # fmt: skip
-def test_what_cannot_be_a_whole_cluster_is_refused(tmp_path: Path, missing: str, reason: str) -> None:
+def test_incomplete_cluster_is_refused(tmp_path: Path, missing: str, reason: str) -> None:
     rows = [row for row in SMALL_CLUSTER if not row["path"].startswith(missing)]
     with pytest.raises(TemporaryError, match=reason):
         make(tmp_path / "dump", Nodes(rows))
@@ -148,7 +142,7 @@ def test_an_unreadable_instance_id_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["directory", "file", "link"])
-def test_nothing_is_overwritten(tmp_path: Path, kind: str) -> None:
+def test_existing_dump_is_not_overwritten(tmp_path: Path, kind: str) -> None:
     place = tmp_path / "dump"
     if kind == "directory":
         place.mkdir()
@@ -161,7 +155,7 @@ def test_nothing_is_overwritten(tmp_path: Path, kind: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["dump"]
 
 
-def test_something_that_appears_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+def test_directory_created_during_the_dump_is_not_overwritten(tmp_path: Path) -> None:
     def report(text: str) -> None:
         (tmp_path / "dump").mkdir(exist_ok=True)
 
@@ -207,8 +201,6 @@ def test_a_changed_file_a_missing_one_and_one_too_many_are_refused(tmp_path: Pat
 
 @pytest.mark.parametrize("change", [{"formatVersion": 2}, {"complete": False}, {"kind": "other"}, {"files": None}])
 def test_a_manifest_that_is_not_understood_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
-    import json
-
     make(tmp_path / "dump")
     manifest = tmp_path / "dump" / "manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **change}))
@@ -216,7 +208,7 @@ def test_a_manifest_that_is_not_understood_is_refused(tmp_path: Path, change: di
         open_tables(tmp_path / "dump", InputKind.DUMP)
 
 
-def test_a_dump_is_no_listing_and_half_of_one_is_nothing(tmp_path: Path) -> None:
+def test_dump_is_refused_as_listing_or_with_a_broken_manifest(tmp_path: Path) -> None:
     make(tmp_path / "dump")
     with pytest.raises(InvalidInputError, match="not a ledger-listing"):
         open_tables(tmp_path / "dump", InputKind.LISTING)

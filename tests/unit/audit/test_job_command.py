@@ -6,8 +6,8 @@ from typing import Any
 import pulsar_sidecar
 import pytest
 from msgspec.structs import replace
-from pulsar_sidecar.audit.requests import AuditPolicy
-from pulsar_sidecar.audit.results.summaries import AuditSummary, GuardResult
+from pulsar_sidecar.features.audit.requests import AuditPolicy
+from pulsar_sidecar.features.audit.results.summaries import AuditSummary, GuardResult
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError, TemporaryError
 
 from pyspark_jobs.orphan_ledgers import job
@@ -63,13 +63,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Job:
 
 def test_the_defaults_are_those_of_the_embedded_engine(fake: Job) -> None:
     assert job.main(PLACES) == 0
-    assert fake.asked == [("d", "l", "o", None, AuditPolicy(), False)]
-    assert fake.spark.stopped == 1
-
-
-def test_an_installed_project_is_not_sent(fake: Job) -> None:
-    job.main(PLACES)
-    assert not fake.spark.sparkContext.sent
+    assert fake.asked == [("d", "l", "o", None, AuditPolicy(), False, None)]
+    assert (fake.spark.stopped, fake.spark.sparkContext.sent) == (1, {})
 
 
 def test_a_wheel_is_sent_under_a_name_that_executors_import_from(
@@ -84,7 +79,7 @@ def test_a_wheel_is_sent_under_a_name_that_executors_import_from(
 
 def test_every_option(fake: Job) -> None:
     job.main(EVERY_OPTION)
-    assert fake.asked == [("d", "l", "o", "p", POLICY_OF_EVERY_OPTION, True)]
+    assert fake.asked == [("d", "l", "o", "p", POLICY_OF_EVERY_OPTION, True, "t")]
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.audit.columnar.nodes import ledger_lengths
-from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.ledger_ownership.ledger_metadata import ledger_length
+from pulsar_sidecar.features.audit.columnar.nodes import ledger_lengths
+from pulsar_sidecar.features.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.model.ledgers import LedgerState
-from pulsar_sidecar.wire import DataFormats_pb2 as bookkeeper
+from pulsar_sidecar.ownership.ledger_metadata import ledger_length
+from pulsar_sidecar.protobuf import DataFormats_pb2 as bookkeeper
 
 from tests.fakes.bookkeeper import cursor_custom_metadata, data_custom_metadata, delimited, ledger_metadata_bytes
 
@@ -54,23 +54,10 @@ def nodes(draw: st.DrawFn) -> bytes:
 
 
 @given(st.lists(st.one_of(nodes(), st.binary(max_size=60), st.none()), max_size=12), st.integers(0, 2))
-def test_many_lengths_at_once_are_each_ledgers(values: Sequence[bytes | None], skipped: int) -> None:
+def test_length_column_is_read_like_single_ledgers(values: Sequence[bytes | None], skipped: int) -> None:
     column = pa.array([*([b"x"] * skipped), *values], pa.binary()).slice(skipped)
     for columns in (ColumnReader(), ColumnReader(exact=True)):
         assert columns.ledger_lengths(column).to_pylist() == [ledger_length(value) for value in values]
-
-
-def test_what_brokers_write_is_not_left_to_the_slow_reader() -> None:
-    values = [
-        ledger_metadata_bytes(state, custom, length_bytes=length, later_ensembles=more)
-        for state in (LedgerState.OPEN, LedgerState.CLOSED)
-        for custom in ({}, data_custom_metadata("t/n/persistent/" + "x" * 200), cursor_custom_metadata("t/n/x", "sub"))
-        for length in (0, 127, 2**40)
-        for more in ({}, {5: ("bookie-2:3181", "bookie-3:3181")})
-    ]
-    found, left = ledger_lengths(pa.array(values, pa.binary()))
-    assert not left.any()
-    assert found.tolist() == [-1 if ledger_length(value) is None else ledger_length(value) for value in values]
 
 
 def metadata(

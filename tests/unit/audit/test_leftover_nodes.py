@@ -1,24 +1,24 @@
 """An audit lists nodes that point to nothing, each with what helps, and none of which that is not known."""
 
 import pytest
-from pulsar_sidecar.audit.results.report import metrics_text
-from pulsar_sidecar.audit.results.show import overview
-from pulsar_sidecar.audit.results.summaries import MOST_LEFTOVER_NODES, LeftoverNode, LeftoverNodes, parse_summary
-from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT
-from pulsar_sidecar.ledger_ownership.paths import ledger_path, under_replication_mark_path
+from pulsar_sidecar.features.audit.results.report import metrics_text
+from pulsar_sidecar.features.audit.results.show import overview
+from pulsar_sidecar.features.audit.results.summaries import (
+    MOST_LEFTOVER_NODES,
+    LeftoverNode,
+    LeftoverNodes,
+    parse_summary,
+)
+from pulsar_sidecar.features.audit.sources.manifests import LEDGERS_LEFT_OUT
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.ownership.paths import ledger_path, under_replication_mark_path
 
 from tests.fakes.bookkeeper import managed_ledger_bytes, schema_locator_bytes
-from tests.unit.audit.audited_clusters import AuditedCluster, Auditor, full_cluster
+from tests.unit.audit.audited_clusters import AuditedCluster, Auditor
 
 TOPICS = "/managed-ledgers/t/n/persistent"
 PARTITIONED = "/admin/partitioned-topics/t/n/persistent/parts"
 SUFFIX = "__transaction_pending_ack"
-
-
-@pytest.fixture
-def cluster() -> AuditedCluster:
-    return full_cluster()
 
 
 def leftovers(auditor: Auditor, cluster: AuditedCluster) -> dict[str, str]:
@@ -26,7 +26,7 @@ def leftovers(auditor: Auditor, cluster: AuditedCluster) -> dict[str, str]:
     return {node.path: node.remedy for node in auditor.audit(cluster).summary.leftover_nodes.nodes}
 
 
-def test_where_everything_points_to_something_none_is_listed(auditor: Auditor, cluster: AuditedCluster) -> None:
+def test_nodes_of_existing_owners_are_not_leftovers(auditor: Auditor, cluster: AuditedCluster) -> None:
     cluster.nodes[PARTITIONED] = b'{"partitions":2,"deleted":false}'
     cluster.nodes[f"{TOPICS}/parts-partition-1"] = b""
     for owner in ("topic-sub", "parts-partition-1-a-b", "parts-partition-0-sub"):
@@ -87,7 +87,7 @@ def test_a_directory_that_could_not_be_read_proves_nothing(auditor: Auditor, clu
     assert leftovers(auditor, cluster) == {}
 
 
-def test_they_are_shown_and_counted_and_are_no_findings(auditor: Auditor, cluster: AuditedCluster) -> None:
+def test_leftover_nodes_are_counted_but_are_not_findings(auditor: Auditor, cluster: AuditedCluster) -> None:
     cluster.nodes[PARTITIONED] = b'{"partitions":2,"deleted":false}'
     found = auditor.audit(cluster)
     assert found.audited.exit_code == 0
@@ -109,9 +109,3 @@ def test_a_glance_shows_a_few_of_many(auditor: Auditor, cluster: AuditedCluster)
     found = auditor.audit(cluster)
     text = overview(found.summary, "audit")
     assert (text.count(PARTITIONED), "30 in all; summary.json has more of them" in text) == (20, True)
-
-
-def test_an_audit_of_an_earlier_build_looked_for_none(auditor: Auditor, cluster: AuditedCluster) -> None:
-    document = auditor.audit(cluster).summary.document()
-    del document["leftoverNodes"]
-    assert parse_summary(document).leftover_nodes == LeftoverNodes()

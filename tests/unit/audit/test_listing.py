@@ -9,12 +9,12 @@ import pytest
 from pulsar_sidecar.adapters.parquet.directories import open_tables
 from pulsar_sidecar.adapters.parquet.inputs import read_table
 from pulsar_sidecar.adapters.parquet.output import parquet_output
-from pulsar_sidecar.audit.results.tables import NODES, Table
-from pulsar_sidecar.audit.sources.listing import ledgers_among, list_ledgers
-from pulsar_sidecar.audit.sources.manifests import InputKind, Manifest, NewestWrite, RowCounts
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.features.audit.results.tables import NODES, Table
+from pulsar_sidecar.features.audit.sources.listing import ledgers_among, list_ledgers
+from pulsar_sidecar.features.audit.sources.manifests import InputKind, Manifest, NewestWrite, RowCounts
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.fakes.clock import START_MS, FakeClock
 from tests.unit.audit.sources import INSTANCE_ID, Ledgers, node

@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pulsar_sidecar.audit.columnar import nodes as columnar_nodes
-from pulsar_sidecar.audit.columnar import paths as columnar_paths
-from pulsar_sidecar.audit.columnar import reader
-from pulsar_sidecar.audit.columnar.nodes import ledger_lengths, read_plain_cursors, read_plain_schemas
-from pulsar_sidecar.audit.columnar.paths import ledger_ids
-from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.engine.candidates import owner_nodes
-from pulsar_sidecar.audit.engine.decoding import decode_nodes, lists_naming
-from pulsar_sidecar.audit.results.tables import NODES
-from pulsar_sidecar.ledger_ownership.ledger_metadata import ledger_length
-from pulsar_sidecar.ledger_ownership.paths import ledger_id_of_path, ledger_path
+from pulsar_sidecar.features.audit.columnar import nodes as columnar_nodes
+from pulsar_sidecar.features.audit.columnar import paths as columnar_paths
+from pulsar_sidecar.features.audit.columnar import reader
+from pulsar_sidecar.features.audit.columnar.nodes import ledger_lengths, read_plain_cursors, read_plain_schemas
+from pulsar_sidecar.features.audit.columnar.paths import ledger_ids
+from pulsar_sidecar.features.audit.columnar.reader import ColumnReader
+from pulsar_sidecar.features.audit.engine.candidates import owner_nodes
+from pulsar_sidecar.features.audit.engine.decoding import decode_nodes, lists_naming
+from pulsar_sidecar.features.audit.results.tables import NODES
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState, OffloadContext
-from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
-from pulsar_sidecar.wire import SchemaStorageFormat_pb2 as schema_storage
+from pulsar_sidecar.ownership.ledger_metadata import ledger_length
+from pulsar_sidecar.ownership.paths import ledger_id_of_path, ledger_path
+from pulsar_sidecar.protobuf import MLDataFormats_pb2 as ml
+from pulsar_sidecar.protobuf import SchemaStorageFormat_pb2 as schema_storage
 
 from tests.fakes.bookkeeper import (
     compressed,
@@ -222,7 +222,7 @@ def test_entries_are_read_only_if_they_are_asked_for() -> None:
         assert (lists.ledger_id.tolist(), lists.entries.tolist()) == ([1, 9], entries)
 
 
-def test_what_stands_behind_a_missing_value_is_not_read() -> None:
+def test_bytes_behind_a_missing_value_are_not_read() -> None:
     """Arrow allows any bytes there."""
     for value in (managed_ledger_bytes([5]), cursor_bytes(5), schema_locator_bytes([5]), ledger_metadata_bytes()):
         whole = pa.array([value, value], pa.binary())
@@ -251,7 +251,7 @@ def test_more_nodes_than_are_read_in_one_step_are_each_read() -> None:
     assert COLUMNS.ledger_lengths(pa.array(ledgers, pa.binary())).to_pylist() == list(range(5_000))
 
 
-def test_what_follows_a_node_is_not_read_into_it() -> None:
+def test_bytes_after_a_node_are_not_read_into_it() -> None:
     field = b"\x30\x01"  # when a cursor was last active
     assert read_plain_cursors(pa.array([with_holes(1), field], pa.binary())).read.tolist() == [True, False]
     assert read_plain_cursors(pa.array([with_holes(1) + field], pa.binary())).read.tolist() == [True]
@@ -292,7 +292,7 @@ def read_everything(columns: ColumnReader) -> None:
     columns.owners_of(pa.array(["t/n/persistent/a"]))
 
 
-def test_what_is_plain_is_not_asked_of_the_exact_functions(asked: list[str]) -> None:
+def test_plain_values_bypass_the_exact_functions(asked: list[str]) -> None:
     read_everything(COLUMNS)
     assert asked
     assert not EXACT_FUNCTIONS & set(asked)
@@ -301,13 +301,6 @@ def test_what_is_plain_is_not_asked_of_the_exact_functions(asked: list[str]) -> 
 def test_exactly_no_reader_of_columns_is_asked(asked: list[str]) -> None:
     read_everything(EXACT)
     assert set(asked) == EXACT_FUNCTIONS
-
-
-def test_exactly_nothing_is_read_by_columns() -> None:
-    nodes = nodes_of(*((PLACES["managed ledger"], value) for value in FORMS.values()))
-    plain = EXACT.read_nodes(nodes.column("path"), nodes.column("value"), with_entries=True)
-    assert plain.left.tolist() == list(range(len(FORMS)))
-    assert len(plain.lists.node) == plain.singles.num_rows == plain.cursors.num_rows == 0
 
 
 # --- ledgers' paths and lengths ------------------------------------------------------------------------------------

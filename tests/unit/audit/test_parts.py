@@ -1,42 +1,24 @@
-"""What dumps and listings are made of: ids, records, cursors' ledgers, requests."""
+"""Parts of dumps and listings: subtrees, records, cursors' ledgers; and requests."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.requests import dump_source, listing_source, pushgateway_group, zookeeper_rate
-from pulsar_sidecar.audit.results.tables import CURSOR_LEDGERS, NODES, Subtree
-from pulsar_sidecar.audit.sources.cursor_ledgers import CursorLedgers
-from pulsar_sidecar.audit.sources.dumping import Subtrees, log_segments
-from pulsar_sidecar.audit.sources.manifests import SourceKind
-from pulsar_sidecar.ledger_ownership.paths import LAST_SHORT_LEDGER_ID, ledger_id_of_path, ledger_path
+from pulsar_sidecar.features.audit.requests import dump_source, pushgateway_group, zookeeper_rate
+from pulsar_sidecar.features.audit.results.tables import CURSOR_LEDGERS, NODES, Subtree
+from pulsar_sidecar.features.audit.sources.cursor_ledgers import CursorLedgers
+from pulsar_sidecar.features.audit.sources.dumping import Subtrees, log_segments
+from pulsar_sidecar.features.audit.sources.manifests import SourceKind
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
-from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.fakes.bookkeeper import FakeLedgerEntries, cursor_bytes, ledger_metadata_bytes, position_entry
 from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.audit.sources import node
-
-# --- ids -----------------------------------------------------------------------------------------------------------
-
-EDGES = [0, 9999, 10_000, LAST_SHORT_LEDGER_ID, LAST_SHORT_LEDGER_ID + 1, 2**40, MAX_LEDGER_ID]
-NEARLY = st.from_regex(r"/(ledgers|l)(/[0-9]{2,4}){1,5}(/L[0-9]{3,5})?(/x)?", fullmatch=True)
-
-
-@given(st.lists(NEARLY | st.integers(0, MAX_LEDGER_ID).map(lambda n: ledger_path(LedgerId(n)))))
-@example([ledger_path(LedgerId(n)) for n in EDGES])
-@example(["/ledgers/99/9999/L9999", "/ledgers/000/0000/0000/0000/L0001", "/ledgers/999/9999/9999/9999/L9999"])
-@example(["/ledgers", "/ledgers/00", "/", "", "/ledgersx/00/0000/L0001", "/x/ledgers/00/0000/L0001"])
-def test_ids_of_a_column_are_the_ids_of_its_paths(paths: list[str]) -> None:
-    assert ColumnReader().ledger_ids(pa.array(paths, pa.string()), "/ledgers").to_pylist() == [
-        ledger_id_of_path(path) for path in paths
-    ]
-
 
 # --- subtrees ------------------------------------------------------------------------------------------------------
 
@@ -172,7 +154,7 @@ def test_a_ledger_that_is_gone(store: FakeMetadataStore, entries: FakeLedgerEntr
     lambda store, entries: store.put(ledger_path(LedgerId(116)), b"garbage"),
     lambda store, entries: store.fail_next("read", TemporaryError("no store")),
 ], ids=["bookies", "no-entry", "cursor", "metadata", "store"])  # fmt: skip
-def test_what_cannot_be_read_is_an_unreadable_row(
+def test_undecodable_node_is_an_unreadable_row(
     store: FakeMetadataStore,
     entries: FakeLedgerEntries,
     arrange: Callable[[FakeMetadataStore, FakeLedgerEntries], None],
@@ -183,7 +165,7 @@ def test_what_cannot_be_read_is_an_unreadable_row(
     assert row["unreadable"]
 
 
-def test_a_topic_that_is_unloaded_meanwhile_is_read_again(store: FakeMetadataStore, entries: FakeLedgerEntries) -> None:
+def test_topic_unloaded_during_the_read_is_read_again(store: FakeMetadataStore, entries: FakeLedgerEntries) -> None:
     def unload() -> None:
         store.put(CURSOR, cursor_bytes(compacted_ledger=115))
         store.remove(ledger_path(LedgerId(116)))
@@ -194,7 +176,7 @@ def test_a_topic_that_is_unloaded_meanwhile_is_read_again(store: FakeMetadataSto
     assert (row["state"], row["cursor_value"]) == ("no-ledger", cursor_bytes(compacted_ledger=115))
 
 
-def test_a_ledger_that_moves_meanwhile_is_read_again(store: FakeMetadataStore, entries: FakeLedgerEntries) -> None:
+def test_ledger_moved_during_the_read_is_read_again(store: FakeMetadataStore, entries: FakeLedgerEntries) -> None:
     moved = ledger_metadata_bytes(last_entry_id=1, ensemble=("bookie-3:3181", "bookie-4:3181"))
     entries.fail(TemporaryError("the bookie is gone"))
 
@@ -220,35 +202,23 @@ def test_a_cursor_that_never_holds_still_is_unreadable(store: FakeMetadataStore,
     ("zk://a:1,b:2/c", SourceKind.ZOOKEEPER, "a:1,b:2/c"),
     ("zk:a:1,b:2/c", SourceKind.ZOOKEEPER, "a:1,b:2/c"),
     ("zk-snapshot:/x/snapshot.1", SourceKind.ZOOKEEPER_SNAPSHOT, "/x/snapshot.1"),
+    ("rocksdb-copy:/x/metadata", SourceKind.ROCKSDB_COPY, "/x/metadata"),
 ])  # fmt: skip
 def test_sources_of_dumps(text: str, kind: SourceKind, address: str) -> None:
     assert dump_source(text) == (kind, address)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "zk:", "zk://", "zk-admin:http://a:8080", "zk-snapshot:", "/x/snapshot.1", "http://a"]
+    "text", ["", "zk:", "zk://", "zk-admin:http://a:8080", "zk-snapshot:", "rocksdb-copy:", "/x/snapshot.1", "http://a"]
 )
-def test_what_is_no_source_of_a_dump(text: str) -> None:
+def test_invalid_dump_sources_are_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="zk-snapshot:FILE"):
         dump_source(text)
 
 
-def test_sources_of_listings() -> None:
-    assert listing_source("metadata") == (SourceKind.ZOOKEEPER, ())
-    assert listing_source("bookie-http://a:1, b:2") == (SourceKind.BOOKIE_HTTP, ("http://a:1", "http://b:2"))
-    for text in ("", "bookie-http://", "bookie-http://a,,b", "http://a:1", str(Path("/"))):
-        with pytest.raises(InvalidInputError, match="is not a source of a listing"):
-            listing_source(text)
-
-
-@pytest.mark.parametrize(("read", "text"), [
-    (listing_source, "bookie-http://me:s3cret@a:8000"),
-    (listing_source, "bookie-http://a:8000,me:s3cret@b:8000"),
-    (pushgateway_group, "http://me:s3cret@a:9091/metrics/job/audit"),
-])  # fmt: skip
-def test_an_address_that_manifests_and_errors_show_takes_no_password(read: Callable[[str], object], text: str) -> None:
+def test_the_address_of_a_pushgateway_takes_no_password() -> None:
     with pytest.raises(InvalidInputError, match="no user and no password") as refusal:
-        read(text)
+        pushgateway_group("http://me:s3cret@a:9091/metrics/job/audit")
     assert "s3cret" not in str(refusal.value)
 
 

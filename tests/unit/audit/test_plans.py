@@ -6,8 +6,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.audit.results.plans import PLAN_BLOCK_ROWS, PLAN_COLUMNS, PlanDigest, block_digest, plan_digest
-from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS
+from pulsar_sidecar.features.audit.results.plans import (
+    PLAN_BLOCK_ROWS,
+    PLAN_COLUMNS,
+    PlanDigest,
+    block_digest,
+    plan_digest,
+)
+from pulsar_sidecar.features.audit.results.tables import ORPHAN_LEDGERS
 from pulsar_sidecar.model.errors import InvalidInputError
 
 from tests.unit.audit.findings import AUDIT_ID, INSTANCE_ID, orphan, orphan_table, plan_of
@@ -32,7 +38,7 @@ def test_blocks_hashed_apart_give_the_same_plan(count: int) -> None:
 
 
 @pytest.mark.parametrize(("first", "rows"), [(1, 3), (0, PLAN_BLOCK_ROWS + 1)])
-def test_what_is_no_whole_block_is_refused(first: int, rows: int) -> None:
+def test_incomplete_block_is_refused(first: int, rows: int) -> None:
     whole = orphan_table([orphan(number) for number in range(PLAN_BLOCK_ROWS + 5)]).combine_chunks().to_batches()[0]
     with pytest.raises(InvalidInputError, match="not a block"):
         block_digest(whole.slice(first, rows))

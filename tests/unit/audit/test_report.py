@@ -7,13 +7,8 @@ from xml.etree import ElementTree
 import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
-from pulsar_sidecar.analysis.audit_pages import AGE_LABELS, NO_TENANT, size_of
-from pulsar_sidecar.analysis.documents import Limitation
-from pulsar_sidecar.analysis.formatting import format_age, format_bytes, format_count, format_time
-from pulsar_sidecar.analysis.pages import PlotItem
-from pulsar_sidecar.audit.results.drilling import owners_of
-from pulsar_sidecar.audit.results.formatting import age_label
-from pulsar_sidecar.audit.results.report import (
+from pulsar_sidecar.features.audit.results.drilling import owners_of
+from pulsar_sidecar.features.audit.results.report import (
     REPORT_LEDGERS,
     REPORT_ROWS,
     ReportRows,
@@ -22,14 +17,26 @@ from pulsar_sidecar.audit.results.report import (
     report_rows_of,
     templates,
 )
-from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, GuardResult, HistoryEntry
-from pulsar_sidecar.audit.results.verdicts import AuditVerdict, conclude
+from pulsar_sidecar.features.audit.results.summaries import (
+    AuditSummary,
+    Count,
+    GuardResult,
+    HistoryEntry,
+    OffloadSummary,
+)
+from pulsar_sidecar.features.audit.results.verdicts import AuditVerdict, conclude
+from pulsar_sidecar.reports.audit_pages import AGE_LABELS, NO_TENANT, age_label, size_of
+from pulsar_sidecar.reports.documents import Limitation
+from pulsar_sidecar.reports.formatting import format_age, format_bytes, format_count, format_time
+from pulsar_sidecar.reports.pages import PlotItem
 
 from tests.unit.audit.findings import (
     DAY_MS,
     STORE_TIME_MS,
     missing,
     missing_table,
+    offloaded,
+    offloaded_table,
     orphan,
     orphan_table,
     summary,
@@ -41,6 +48,12 @@ from tests.unit.audit.findings import (
 
 _HOSTILE = '<script>alert("1")</script>&'
 _ORPHANS = [orphan(number, tenant=_HOSTILE if number == 3 else "public") for number in range(1, 80)]
+_OFFLOAD = OffloadSummary(
+    locations=("s3://tiered",),
+    findings={"lost": Count(1, 5)},
+    uses_by_tenant={_HOSTILE: {"referenced": Count(1, 5)}},
+    price_per_gib_month=0.02,
+)
 _FAILED = GuardResult("share", False, "40 %", "5 %", "too many ledgers at once")
 
 
@@ -50,8 +63,9 @@ def _page(written: AuditSummary) -> str:
         missing_table([missing(number) for number in range(60)]),
         unattributed_table([unattributed(7)]),
         usage_table([usage(_HOSTILE), usage("b", bytes=5)]),
+        offloaded_table([offloaded(7, topic=_HOSTILE)]),
     )
-    return report_html(written, extract, "audits/monday")
+    return report_html(replace(written, offload=_OFFLOAD), extract, "audits/monday")
 
 
 class _Tags(HTMLParser):
@@ -102,7 +116,7 @@ def test_every_plot_describes_in_words_what_it_shows() -> None:
     assert page.count("unchanged since") == 2
 
 
-def test_what_could_not_be_seen_stands_before_everything_but_the_verdict() -> None:
+def test_unseen_parts_come_right_after_the_verdict() -> None:
     unseen = (Limitation("offloaded objects", 12, "they are not judged"),)
     page = _page(replace(summary(_ORPHANS), unseen=unseen))
     heads = re.findall("<h2>(.*?)</h2>", page)
@@ -138,15 +152,11 @@ def test_many_tenants_become_others() -> None:
     assert "tenant-15:" not in page
 
 
-def test_a_clean_audit_has_no_tables_of_findings() -> None:
-    page = report_html(summary(), ReportRows())
-    assert "There are none." in page
-    assert "do not exist" not in page
-
-
 def test_an_extract_holds_the_longest_first_and_no_metadata() -> None:
     rows = [orphan(number, length_bytes=None if number % 5 == 0 else number) for number in range(1, 90)]
-    extract = report_rows_of(orphan_table(rows), missing_table([]), unattributed_table([]), usage_table([]))
+    extract = report_rows_of(
+        orphan_table(rows), missing_table([]), unattributed_table([]), usage_table([]), offloaded_table([])
+    )
     ids = [row["ledger_id"] for row in extract.orphans]
     assert ids == [number for number in range(89, 0, -1) if number % 5] + list(range(5, 90, 5))
     assert "metadata" not in extract.orphans[0]
@@ -164,14 +174,14 @@ def test_a_reader_goes_down_from_tenant_to_ledger() -> None:
     owners = owners_of(rows, used)
     assert [owner.name for owner in owners] == ["b", "a", NO_TENANT, "c"]
     largest = owners[0]
-    assert (largest.unreferenced["ledgers"], size_of(largest.unreferenced)) == (3, "at least 8 B")
+    assert (largest.unreferenced.ledgers, size_of(largest.unreferenced)) == (3, "at least 8 B")
     assert [(each.name, [topic.name for topic in each.below]) for each in largest.below] == [
         ("b/y", ["persistent://b/y/two"]),
         ("b/z", ["(no topic)"]),
     ]
     assert [row["ledger_id"] for row in largest.below[0].below[0].rows] == [2, 3]
     assert [row["ledger_id"] for row in owners[2].rows] == [5]
-    assert owners[3].used["ledgers"] == 3
+    assert owners[3].used.ledgers == 3
 
 
 def test_the_way_down_needs_no_script() -> None:
@@ -184,7 +194,9 @@ def test_the_way_down_needs_no_script() -> None:
 
 def test_most_ledgers_of_a_large_audit_can_be_gone_down_to() -> None:
     rows = [orphan(number, topic=f"persistent://public/default/t{number}") for number in range(REPORT_LEDGERS + 9)]
-    extract = report_rows_of(orphan_table(rows), missing_table([]), unattributed_table([]), usage_table([]))
+    extract = report_rows_of(
+        orphan_table(rows), missing_table([]), unattributed_table([]), usage_table([]), offloaded_table([])
+    )
     page = report_html(summary(rows), extract)
     assert "The largest 2,000 of 2,009 unreferenced ledgers" in page
     assert len(page) < 2_500_000  # it is sent by mail
@@ -217,8 +229,10 @@ def test_a_verdict_and_what_to_do_next(written: AuditSummary, verdict: AuditVerd
     assert next_step in conclusion.next_step
 
 
-def test_a_size_that_is_not_known_is_named_so() -> None:
+def test_a_sentence_counts_what_is_deletable_and_a_report_says_if_there_is_nothing() -> None:
     assert "1 ledger (size unknown) is" in conclude(summary([orphan(1, length_bytes=None)]), "DIR").sentence
+    page = report_html(summary(), ReportRows())
+    assert ("There are none." in page, "do not exist" in page) == (True, False)
 
 
 def test_metrics_are_read_by_prometheus_own_parser() -> None:

@@ -1,19 +1,26 @@
 """Looking at an audit: at a glance, row by row, one ledger in sentences; and tidying up behind it."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from pulsar_sidecar.adapters.parquet.directories import archived_below, remove
 from pulsar_sidecar.adapters.parquet.inputs import AuditTables
-from pulsar_sidecar.analysis.documents import Limitation
-from pulsar_sidecar.audit.pruning import ArchivedDirectory, reasons_to_keep
-from pulsar_sidecar.audit.results.show import chosen_rows, counted_rows, explain, groups_text, overview, rows_text
-from pulsar_sidecar.audit.results.summaries import Count, GuardResult, Input
-from pulsar_sidecar.audit.results.tables import OrphanCause, OrphanStatus, Table
-from pulsar_sidecar.audit.service import FoundRows, Group, GroupColumn, RowsRequest
+from pulsar_sidecar.features.audit.pruning import ArchivedDirectory, reasons_to_keep
+from pulsar_sidecar.features.audit.requests import GroupColumn, RowsRequest
+from pulsar_sidecar.features.audit.results.answers import RowGroup, TableRows
+from pulsar_sidecar.features.audit.results.show import (
+    chosen_rows,
+    counted_rows,
+    explain,
+    groups_text,
+    overview,
+    rows_text,
+)
+from pulsar_sidecar.features.audit.results.summaries import Count, GuardResult, Input
+from pulsar_sidecar.features.audit.results.tables import OrphanCause, OrphanStatus, Table
+from pulsar_sidecar.reports.documents import Limitation
 
 from tests.unit.audit.findings import (
     DAY_MS,
@@ -65,18 +72,8 @@ def test_many_tenants_are_cut() -> None:
     assert "  t19" not in text
 
 
-def test_rows_are_chosen_by_value_and_cut() -> None:
-    table = orphan_table([orphan(number, kind="cursor" if number % 2 else "data") for number in range(10)])
-    cursors = RowsRequest({"kind": "cursor"}, limit=3)
-    found = chosen_rows("orphans", table, cursors)
-    assert ([row["ledger_id"] for row in found.rows], found.total) == ([1, 3, 5], 5)
-    assert "metadata" not in found.rows[0]
-    json.dumps(found.rows)
-    assert chosen_rows("missing", missing_table([missing(1)]), RowsRequest({"standing": "x"})) == FoundRows([], 0)
-
-
 @pytest.mark.parametrize("rows", [[], _ORPHANS], ids=["empty", "filled"])
-def test_what_nothing_shows_stays_on_disk(tmp_path: Path, rows: list[dict[str, object]]) -> None:
+def test_shown_tables_omit_the_metadata_column(tmp_path: Path, rows: list[dict[str, object]]) -> None:
     tables = AuditTables(tmp_path, write_audit(tmp_path, rows))
     for table in (Table.ORPHAN_LEDGERS, Table.UNATTRIBUTED_LEDGERS):
         whole, shown = tables.table(table), tables.shown(table)
@@ -84,30 +81,21 @@ def test_what_nothing_shows_stays_on_disk(tmp_path: Path, rows: list[dict[str, o
     assert tables.shown(Table.ORPHAN_LEDGERS, {"ledger_id": 9}).num_rows == (1 if rows else 0)
 
 
-def test_a_page_goes_on_where_the_one_before_ended() -> None:
-    table = orphan_table([orphan(number, length_bytes=None if number == 2 else number) for number in range(5)])
-    pages = [chosen_rows("orphans", table, RowsRequest(limit=2, offset=offset)) for offset in (0, 2, 4, 6)]
-    assert [[row["ledger_id"] for row in page.rows] for page in pages] == [[0, 1], [2, 3], [4], []]
-    assert {page.total for page in pages} == {5}
-    largest = chosen_rows("orphans", table, RowsRequest(largest_first=True))
-    assert [row["ledger_id"] for row in largest.rows] == [4, 3, 1, 0, 2]
-
-
 def test_rows_are_counted_by_a_column() -> None:
     rows = [orphan(1, tenant="a"), orphan(2, tenant="b", length_bytes=None), orphan(3, tenant=None, length_bytes=9)]
     table = orphan_table([*rows, orphan(4, tenant="a", kind="cursor")])
     by_tenant = counted_rows(table, RowsRequest(group_by=GroupColumn.TENANT))
-    assert by_tenant == [Group("a", Count(2, 2005)), Group(None, Count(1, 9)), Group("b", Count(1, None, 1))]
+    assert by_tenant == [RowGroup(2, 2005, 0, "a"), RowGroup(1, 9, 0, None), RowGroup(1, None, 1, "b")]
     cursors = RowsRequest({"tenant": "a"}, group_by=GroupColumn.KIND)
-    assert counted_rows(table, cursors) == [Group("cursor", Count(1, 1004)), Group("data", Count(1, 1001))]
+    assert counted_rows(table, cursors) == [RowGroup(1, 1004, 0, "cursor"), RowGroup(1, 1001, 0, "data")]
     usages = usage_table([usage("t1", bytes=5), usage("t2", bytes=7, unknown_size_ledgers=0)])
     assert counted_rows(usages, RowsRequest(group_by=GroupColumn.TOPIC)) == [
-        Group("t2", Count(3, 7)),
-        Group("t1", Count(3, 5, 1)),
+        RowGroup(3, 7, 0, "t2"),
+        RowGroup(3, 5, 1, "t1"),
     ]
     assert counted_rows(usages, RowsRequest(group_by=GroupColumn.CAUSE)) == []
     lost = counted_rows(missing_table([missing(1), missing(2)]), RowsRequest(group_by=GroupColumn.NAMESPACE))
-    assert lost == [Group("public/default", Count(2, 2468))]
+    assert lost == [RowGroup(2, 2468, 0, "public/default")]
     assert "(none)  1        9 B" in groups_text("orphans", "tenant", by_tenant)
     assert groups_text("usage", "cause", []) == "Who uses how much by cause: 0"
 
@@ -126,7 +114,7 @@ def test_rows_as_text() -> None:
     assert "no component" in rows_text(
         "unattributed", chosen_rows("unattributed", unattributed_table([unattributed(1)]), RowsRequest())
     )
-    assert rows_text("orphans", FoundRows([], 0)) == "Unreferenced ledgers: 0 of 0"
+    assert rows_text("orphans", TableRows(0, ())) == "Unreferenced ledgers: 0 of 0"
 
 
 # --- one ledger ----------------------------------------------------------------------------------------------------
@@ -169,10 +157,12 @@ def test_an_orphan_that_a_dump_references_is_called_a_contradiction() -> None:
 # --- tidying up ----------------------------------------------------------------------------------------------------
 
 
-def _archived(name: str, days_ago: float, kind: str = "audit", *, made_from: tuple[str, ...] = ()) -> ArchivedDirectory:
+def _archived(
+    name: str, days_ago: float, kind: str = "audit", *, input_digests: tuple[str, ...] = ()
+) -> ArchivedDirectory:
     time_ms = STORE_TIME_MS - int(days_ago * DAY_MS)
     return ArchivedDirectory(
-        Path(name), kind, "cluster", f"sha-{name}", time_ms, frozenset(f"sha-{each}" for each in made_from)
+        Path(name), kind, "cluster", f"sha-{name}", time_ms, frozenset(f"sha-{each}" for each in input_digests)
     )
 
 
@@ -194,10 +184,10 @@ def test_kinds_and_clusters_are_counted_apart() -> None:
     assert _kept([_archived("a", 1), *others], keep=1, days=0) == {"a", "dump", "theirs"}
 
 
-def test_what_a_remaining_audit_was_made_from_stays() -> None:
+def test_inputs_of_remaining_audits_are_kept() -> None:
     archived = [
-        _archived("a1", 1, made_from=("a2", "d1")),
-        _archived("a2", 50, made_from=("a3", "d2")),
+        _archived("a1", 1, input_digests=("a2", "d1")),
+        _archived("a2", 50, input_digests=("a3", "d2")),
         _archived("a3", 60),
         _archived("d0", 0, "metadata-dump"),
         _archived("d1", 51, "metadata-dump"),
@@ -229,4 +219,4 @@ def test_an_audit_names_its_inputs_by_the_digest_of_their_summary(tmp_path: Path
     (earlier,) = archived_below(tmp_path)
     write_audit(tmp_path / "later", _ORPHANS, audit_id="2", inputs={"previous": Input(earlier.sha256, "earlier")})
     found = {each.path.name: each for each in archived_below(tmp_path)}
-    assert found["later"].made_from == {found["earlier"].sha256}
+    assert found["later"].input_digests == {found["earlier"].sha256}

@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,17 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.adapters.parquet import row_groups
-from pulsar_sidecar.adapters.parquet.directories import open_audit
-from pulsar_sidecar.adapters.parquet.inputs import AuditTables
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.adapters.parquet.row_groups import RowGroup, marked_groups, work_on_group, work_on_rows
-from pulsar_sidecar.audit.engine.running import AUDIT_TABLES
-from pulsar_sidecar.audit.requests import AuditRequest
-from pulsar_sidecar.audit.results.tables import LEDGERS, Table, schemas_of
 from pulsar_sidecar.bootstrap import audit_run
-from pulsar_sidecar.bootstrap.audit_run import make_audit
+from pulsar_sidecar.bootstrap.audit_run import perform_audit
+from pulsar_sidecar.features.audit.requests import AuditRequest
+from pulsar_sidecar.features.audit.results.summaries import AuditSummary
+from pulsar_sidecar.features.audit.results.tables import LEDGERS, Table, schemas_of
 
-from tests.benchmarks.audit_clusters import MadeUpCluster
+from tests.made_audits import comparable
+from tests.made_clusters import MadeUpCluster
 
 ROWS, ROWS_OF_A_GROUP = 100, 30
 
@@ -64,33 +64,20 @@ def test_columns_come_in_the_order_in_which_they_were_asked_for(groups: list[Row
 # --- processes and threads -----------------------------------------------------------------------------------------
 
 
-def test_an_audit_by_processes_and_threads_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_audit_is_the_same_by_processes_by_threads_and_by_the_exact_decoder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dump, listing = MadeUpCluster.of(5_000).write(tmp_path)
 
-    def audited(name: str) -> list[pa.Table]:
-        make_audit(AuditRequest(dump, listing, tmp_path / name), lambda text: None)
-        tables = AuditTables(tmp_path / name, open_audit(tmp_path / name))
-        return [tables.table(table) for table in AUDIT_TABLES]
+    def audited(name: str, *, exact: bool = False) -> tuple[dict[str, list[dict[str, Any]]], AuditSummary]:
+        perform_audit(AuditRequest(dump, listing, tmp_path / name, exact=exact), lambda text: None)
+        return comparable(tmp_path / name)
 
     alone = audited("alone")
+    assert alone[0]["orphan_ledgers"]
+    assert audited("exact", exact=True) == alone
     monkeypatch.setattr(audit_run, "_WORTH_WORKERS_ROWS", 0)
     assert audited("together") == alone
-    assert alone[0].num_rows
-
-
-def test_an_audit_by_the_exact_decoder_alone_is_the_same(tmp_path: Path) -> None:
-    dump, listing = MadeUpCluster.of(5_000).write(tmp_path)
-    for name, exact in (("columns", False), ("exact", True)):
-        make_audit(AuditRequest(dump, listing, tmp_path / name, exact=exact), lambda text: None)
-    columns, exactly = (open_audit(tmp_path / name) for name in ("columns", "exact"))
-    assert columns.audit_id == exactly.audit_id
-    assert columns.orphans == exactly.orphans
-    for table in AUDIT_TABLES:
-        found = (
-            AuditTables(tmp_path / name, summary).table(table)
-            for name, summary in (("columns", columns), ("exact", exactly))
-        )
-        assert next(found) == next(found)
 
 
 # --- how tables are written ----------------------------------------------------------------------------------------
@@ -109,7 +96,7 @@ def test_numbers_are_encoded_by_their_differences(tmp_path: Path) -> None:
     assert pq.read_table(path).column("ledger_id").to_pylist() == list(range(10_000))
 
 
-def test_nothing_works_on_rows_before_the_processes_are_begun() -> None:
+def test_rows_are_processed_only_after_the_processes_start() -> None:
     begin = (
         "import sys, pulsar_sidecar.bootstrap.audit_run; sys.exit('pyarrow' in sys.modules or 'numpy' in sys.modules)"
     )
@@ -124,6 +111,6 @@ def test_a_process_has_imported_what_works_on_rows_and_nothing_that_draws_report
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     with audit_run._workers(worth_it=True) as (processes, _):
         (loaded,) = processes(eval, ["set(__import__('sys').modules)"])
-    engine = "pulsar_sidecar.audit.engine"
+    engine = "pulsar_sidecar.features.audit.engine"
     assert {"pulsar_sidecar.adapters.parquet.row_groups", f"{engine}.decoding", f"{engine}.judging"} <= loaded
     assert not loaded & {"jinja2", "prometheus_client", "pyarrow.dataset", "pulsar_sidecar.adapters.parquet.inputs"}

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from pulsar_sidecar.audit.applying import verified_plan
-from pulsar_sidecar.audit.requests import HOUR_MS, AuditPolicy
-from pulsar_sidecar.audit.results.tables import Table
-from pulsar_sidecar.audit.results.verdicts import AuditVerdict, conclude
+from pulsar_sidecar.features.audit.applying import verified_plan
+from pulsar_sidecar.features.audit.requests import HOUR_MS, AuditPolicy
+from pulsar_sidecar.features.audit.results.tables import Table
+from pulsar_sidecar.features.audit.results.verdicts import AuditVerdict, conclude
 from pulsar_sidecar.model.errors import ConflictError
 from pulsar_sidecar.model.ledgers import LedgerState
 

@@ -1,22 +1,21 @@
 """Sizes of ledgers: BookKeeper's where a list has none, and what is not known is never 0 bytes."""
 
 import json
-import re
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pulsar_sidecar.adapters.parquet.inputs import AuditTables
-from pulsar_sidecar.audit.results.formatting import format_size
-from pulsar_sidecar.audit.results.report import ReportRows, metrics_text, report_html
-from pulsar_sidecar.audit.results.show import chosen_rows, overview, rows_text
-from pulsar_sidecar.audit.results.summaries import AuditSummary, Count
-from pulsar_sidecar.audit.results.tables import Table
-from pulsar_sidecar.audit.service import RowsRequest
-from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT
-from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.features.audit.requests import RowsRequest
+from pulsar_sidecar.features.audit.results.report import metrics_text
+from pulsar_sidecar.features.audit.results.show import chosen_rows, overview, rows_text
+from pulsar_sidecar.features.audit.results.summaries import AuditSummary, Count
+from pulsar_sidecar.features.audit.results.tables import Table
+from pulsar_sidecar.features.audit.sources.manifests import LEDGERS_LEFT_OUT
 from pulsar_sidecar.model.ledgers import LedgerState
+from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.reports.audit_pages import size_of
 
 from tests.fakes.bookkeeper import cursor_bytes, cursor_custom_metadata, data_custom_metadata, managed_ledger_bytes
 from tests.unit.audit.audited_clusters import TOPIC_NODE, AuditedCluster, Auditor, ClusterAudit
@@ -55,9 +54,7 @@ def test_an_unloaded_topics_last_ledger_is_as_long_as_in_bookkeeper(auditor: Aud
 
 
 @pytest.mark.parametrize("state", [LedgerState.OPEN, LedgerState.IN_RECOVERY])
-def test_what_is_still_written_to_has_no_size_yet(
-    auditor: Auditor, cluster: AuditedCluster, state: LedgerState
-) -> None:
+def test_open_ledger_has_no_size(auditor: Auditor, cluster: AuditedCluster, state: LedgerState) -> None:
     written = topic(cluster, 100, state=state)
     cluster.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 3, cluster.ledger(NEWEST, state=state)])
     found = auditor.audit(cluster)
@@ -84,7 +81,7 @@ def test_a_list_names_a_missing_ledger_in_vain_with_or_without_its_size(
     assert usage(found, "persistent://t/n/topic") == (3, 3000, 0)
 
 
-def test_what_a_shadow_lists_counts_for_its_source(auditor: Auditor, cluster: AuditedCluster) -> None:
+def test_ledgers_of_a_shadow_count_for_its_source(auditor: Auditor, cluster: AuditedCluster) -> None:
     source = {SHADOW_SOURCE: "persistent://t/n/topic"}
     cluster.nodes[f"{TOPIC_NODE}-shadow"] = managed_ledger_bytes([1, 2, 3], properties=source)
     found = auditor.audit(cluster)
@@ -142,18 +139,6 @@ def test_rows_of_usage_do_not_show_0_bytes(partly_known: ClusterAudit) -> None:
     ]  # fmt: skip
 
 
-def test_json_has_both_numbers(partly_known: ClusterAudit) -> None:
-    document = json.loads((partly_known.directory / "summary.json").read_text())
-    assert document["existing"] == {"ledgers": 12, "bytes": 10_000, "unknownSizeLedgers": 2}
-    assert document["unattributed"] == {"ledgers": 1, "bytes": None, "unknownSizeLedgers": 1}
-
-
-def test_the_report_shows_at_least(partly_known: ClusterAudit) -> None:
-    page = report_html(partly_known.summary, ReportRows())
-    assert re.search(r"<dt>exist</dt>\s*<dd>12</dd>\s*<dd class=\"note\">at least 9.8 KiB</dd>", page)
-    assert re.search(r"<dt>owner unknown</dt>\s*<dd>1</dd>\s*<dd class=\"note\">unknown</dd>", page)
-
-
 def test_metrics_leave_out_what_is_unknown_and_count_it(partly_known: ClusterAudit) -> None:
     samples = metric_samples(partly_known.summary)
     assert samples["pulsar_sidecar_audit_ledger_bytes"] == 10_000
@@ -173,7 +158,7 @@ def metric_samples(summary: AuditSummary) -> dict[str, float]:
     (Count.of(2, None, 2), "unknown"),
 ])  # fmt: skip
 def test_a_size_is_shown_as_far_as_it_is_known(ledgers: Count, text: str) -> None:
-    assert format_size(ledgers) == text
+    assert size_of(ledgers) == text
 
 
 def test_counts_add_up() -> None:

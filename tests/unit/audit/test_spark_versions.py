@@ -1,8 +1,8 @@
 """Spark's jobs start on the versions that they were tried on, and name these on any other."""
 
 import pytest
-from pulsar_sidecar.analysis.documents import EXIT_ERROR
 from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.reports.documents import EXIT_ERROR
 
 from pyspark_jobs.running import sessions
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, parse_summary
+from pulsar_sidecar.features.audit.results.summaries import AuditSummary, Count, parse_summary
 from pulsar_sidecar.model.errors import InvalidInputError
 
 from tests.unit.audit.findings import missing, orphan, summary
@@ -26,7 +26,7 @@ def _document(written: AuditSummary) -> Any:
         summary(plan=None, cluster_name=None, history=(), files={"orphan_ledgers/audit_id=1/part-0.parquet": "c" * 64}),
     ],
 )
-def test_what_was_written_is_read_back(written: AuditSummary) -> None:
+def test_summary_round_trip(written: AuditSummary) -> None:
     assert parse_summary(_document(written)) == written
 
 
@@ -48,6 +48,12 @@ def test_a_summary_without_unknown_sizes_is_still_read() -> None:
     earlier = without_unknown_sizes(_document(written))
     assert earlier["plan"] == {"rows": 1, "bytes": 1004, "sha256": written.plan and written.plan.sha256}
     assert parse_summary({**earlier, "formatVersion": 1}) == written
+
+
+def test_a_summary_of_an_earlier_build_lacks_what_it_did_not_look_for() -> None:
+    document = _document(summary())
+    del document["dangers"], document["leftoverNodes"], document["offload"]
+    assert parse_summary(document) == summary()
 
 
 def without_unknown_sizes(part: Any) -> Any:
@@ -74,12 +80,8 @@ def test_two_summaries_of_one_audit_are_the_same_text() -> None:
         (("engine",), "duckdb", "`$.engine`"),
         (("auditId",), 5, "Expected `str`, got `int` - at `$.auditId`"),
         (("references",), True, "Expected `int`, got `bool` - at `$.references`"),
-        (("references",), 1.0, "Expected `int`, got `float` - at `$.references`"),
-        (("policy", "min-age"), [], "at `$.policy[...]`"),
-        (("orphans",), [], "Expected `object`, got `array` - at `$.orphans`"),
         (("orphans", "condemned", "bytes"), "7", "got `str` - at `$.orphans[...].bytes`"),
         (("orphans", "condemned", "rows"), 7, "unknown field `rows` - at `$.orphans[...]`"),
-        (("guards",), {}, "Expected `array`, got `object` - at `$.guards`"),
         (("guards", 0, "passed"), 1, "Expected `bool`, got `int` - at `$.guards[0].passed`"),
         (("plan", "sha256"), None, "Expected `str`, got `null` - at `$.plan.sha256`"),
         (("more",), 1, "unknown field `more`"),
@@ -116,7 +118,7 @@ def test_a_missing_field_is_refused(path: tuple[str, ...], message: str) -> None
 
 
 @pytest.mark.parametrize("document", [None, [], "audit", 1, {}])
-def test_something_else_is_no_summary(document: object) -> None:
+def test_other_documents_are_not_summaries(document: object) -> None:
     with pytest.raises(InvalidInputError, match="not the summary"):
         parse_summary(document)
 

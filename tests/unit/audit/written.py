@@ -9,11 +9,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import replace
-from pulsar_sidecar.analysis.documents import SUMMARY_NAME
-from pulsar_sidecar.audit.results.summaries import AuditSummary
-from pulsar_sidecar.audit.results.tables import Table
+from pulsar_sidecar.features.audit.results.summaries import AuditSummary
+from pulsar_sidecar.features.audit.results.tables import Table
+from pulsar_sidecar.reports.documents import SUMMARY_NAME
 
-from tests.unit.audit.findings import count_of, missing_table, orphan_table, summary, unattributed_table, usage_table
+from tests.unit.audit.findings import (
+    count_of,
+    missing_table,
+    offloaded_table,
+    orphan_table,
+    summary,
+    unattributed_table,
+    usage_table,
+)
 
 Rows = Sequence[dict[str, Any]]
 
@@ -24,6 +32,7 @@ def write_audit(
     missing: Rows = (),
     unattributed: Rows = (),
     usage: Rows = (),
+    offloaded: Rows = (),
     rows_per_file: int = 1000,
     **changed: Any,
 ) -> AuditSummary:
@@ -41,6 +50,7 @@ def write_audit(
         Table.MISSING_LEDGERS: missing_table(missing),
         Table.UNATTRIBUTED_LEDGERS: unattributed_table(unattributed),
         Table.LEDGER_USAGE: usage_table(usage),
+        Table.OFFLOADED_LEDGERS: offloaded_table(offloaded),
     }
     files: dict[str, str] = {}
     for table, rows in tables.items():

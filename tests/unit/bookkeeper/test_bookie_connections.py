@@ -3,7 +3,6 @@
 import socket
 import struct
 import threading
-from collections.abc import Iterator
 
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import LAST_STORED, BookieConnections
@@ -14,24 +13,6 @@ from tests.fakes.bookie_servers import FakeBookie, response
 from tests.fakes.clock import FakeClock
 
 LEDGER = LedgerId(27)
-
-
-@pytest.fixture
-def bookie() -> Iterator[FakeBookie]:
-    with FakeBookie() as bookie:
-        yield bookie
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def connections(clock: FakeClock) -> Iterator[BookieConnections]:
-    connections = BookieConnections(connect_timeout_seconds=1, read_timeout_seconds=0.3, idle_per_bookie=2, clock=clock)
-    yield connections
-    connections.close()
 
 
 def read(connections: BookieConnections, bookie: BookieId, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
@@ -48,7 +29,7 @@ def test_the_request_is_never_a_fencing_one(bookie: FakeBookie, connections: Boo
     ]
 
 
-def test_nothing_there_is_an_answer(bookie: FakeBookie, connections: BookieConnections) -> None:
+def test_missing_entry_is_a_response(bookie: FakeBookie, connections: BookieConnections) -> None:
     assert read(connections, bookie.bookie_id, LEDGER, EntryId(0)) is None
     bookie.store(LEDGER, 0)
     assert read(connections, bookie.bookie_id, LEDGER, EntryId(1)) is None
@@ -127,7 +108,7 @@ def test_many_threads_share_the_pool(bookie: FakeBookie, connections: BookieConn
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
     ],
 )
-def test_everything_else_is_no_answer(
+def test_invalid_response_fails_and_drops_the_connection(
     bookie: FakeBookie, connections: BookieConnections, clock: FakeClock, answer: bytes | None
 ) -> None:
     bookie.answer = lambda ledger_id, entry_id: answer
@@ -138,7 +119,7 @@ def test_everything_else_is_no_answer(
     assert read(connections, bookie.bookie_id, LEDGER, EntryId(0)) is None, "a broken connection is not kept"
 
 
-def test_no_listener(connections: BookieConnections) -> None:
+def test_unreachable_bookie_raises_temporary_error(connections: BookieConnections) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(TemporaryError, match="cannot be reached"):

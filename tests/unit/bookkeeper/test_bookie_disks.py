@@ -10,12 +10,15 @@ import pytest
 from pulsar_sidecar.adapters.bookkeeper import bookie_disks
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_disks import RegisteredBookies
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
-from pulsar_sidecar.ledger_ownership.pins.ports import BookieFigures, BookieState, Compaction, StoredCopies
+from pulsar_sidecar.features.ledger_deletion.ports import Collected, ReclaimedSpace
+from pulsar_sidecar.features.pins.ports import StoredCopies
+from pulsar_sidecar.features.pins.results import BookieFigures, Compaction
 from pulsar_sidecar.model.ids import BookieId, LedgerId
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.metadata import Node
-from pulsar_sidecar.wire import DataFormats_pb2 as bookkeeper
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT
+from pulsar_sidecar.ownership.registrations import BookieState
+from pulsar_sidecar.protobuf import DataFormats_pb2 as bookkeeper
 
 from tests.fakes.bookie_http_servers import BookieHttpServer, bookie_http_server
 from tests.fakes.bookie_servers import FakeBookie
@@ -54,7 +57,7 @@ def store() -> FakeMetadataStore:
 
 @pytest.fixture
 def bookies(store: FakeMetadataStore, server: BookieHttpServer) -> Iterator[RegisteredBookies]:
-    store.put(f"{AVAILABLE}/{BOOKIE}", registration(server.server_address[1]))
+    store.put(f"{AVAILABLE}/{BOOKIE}", registration(int(server.url.rpartition(":")[2])))
     store.put(f"{AVAILABLE}/readonly")
     store.put(f"{AVAILABLE}/readonly/full:3181", b"")
     with (
@@ -163,3 +166,34 @@ def test_every_bookie_is_asked_for_a_ledger_that_has_no_metadata() -> None:
             found, gone = (bookies.copies(LedgerId(ledger_id)) for ledger_id in (7, 8))
     held = tuple(sorted((one.bookie_id, other.bookie_id)))
     assert (found, gone) == (StoredCopies(100, held, (down,)), StoredCopies(0, (), (down,)))
+
+
+RECLAIMED = """bookie_RECLAIMED_DELETION_SPACE_BYTES{ledgerDir="/a"} 1000
+bookie_RECLAIMED_DELETION_SPACE_BYTES{ledgerDir="/b"} 500
+bookie_RECLAIMED_COMPACTION_SPACE_BYTES{ledgerDir="/a"} 20
+process_start_time_seconds{} 1.7E9
+"""
+
+
+def test_space_is_given_back_by_deleted_and_by_compacted_entry_logs(
+    bookies: RegisteredBookies, server: BookieHttpServer
+) -> None:
+    server.answers["GET /metrics"] = RECLAIMED.encode()
+    found = bookies.collected([])
+    assert found[BOOKIE] == Collected({}, ReclaimedSpace(1_520, 1_700_000_000_000))
+    assert isinstance(found[FULL].space, Unreadable)
+    server.answers["GET /metrics"] = RECLAIMED.replace("COMPACTION", "NO").encode()
+    assert isinstance(bookies.collected([])[BOOKIE].space, Unreadable)
+
+
+def test_ledgers_wait_on_each_bookie_for_itself_and_a_silent_one_is_not_one_that_has_collected() -> None:
+    store, down = FakeMetadataStore(), BookieId("127.0.0.1:1")
+    with FakeBookie() as one, FakeBookie() as without, ThreadPoolExecutor(2) as threads:
+        one.store(7, 0, b"x", ledger_bytes=100)
+        for each in (one.bookie_id, without.bookie_id, down):
+            store.put(f"{AVAILABLE}/{each}", b"")
+        with closing(BookieConnections(store)) as connections:
+            bookies = RegisteredBookies(store, connections, threads, DEFAULT_LEDGERS_ROOT)
+            found = bookies.collected([LedgerId(7), LedgerId(8)])
+    assert (found[one.bookie_id].waiting, found[without.bookie_id].waiting) == ({7: 100}, {})
+    assert isinstance(found[down].waiting, Unreadable)

@@ -1,7 +1,6 @@
 """Many entries from one bookie, against bookies that really listen: what is asked, and that only its answer counts."""
 
 import struct
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -13,19 +12,6 @@ from pulsar_sidecar.model.ids import EntryId, LedgerId
 from tests.fakes.bookie_servers import EOK, FakeBookie, batch_response, response, stored_entry
 
 LEDGER = LedgerId(27)
-
-
-@pytest.fixture
-def bookie() -> Iterator[FakeBookie]:
-    with FakeBookie() as bookie:
-        yield bookie
-
-
-@pytest.fixture
-def connections() -> Iterator[BookieConnections]:
-    connections = BookieConnections(connect_timeout_seconds=1, read_timeout_seconds=0.3)
-    yield connections
-    connections.close()
 
 
 def ids(*numbers: int) -> list[EntryId]:
@@ -91,7 +77,7 @@ def test_an_answer_that_is_shorter_than_asked_for_is_continued(
     assert len(bookie.requests) > 4, "half a megabyte at a time"
 
 
-def test_what_is_not_there_is_left_out(bookie: FakeBookie, connections: BookieConnections) -> None:
+def test_missing_entries_are_left_out(bookie: FakeBookie, connections: BookieConnections) -> None:
     fill(bookie, 10)
     del bookie.entries[LEDGER, 4]
     assert list(connections.read_many(bookie.bookie_id, LEDGER, ids(2, 3, 30))) == ids(2, 3)
@@ -99,7 +85,7 @@ def test_what_is_not_there_is_left_out(bookie: FakeBookie, connections: BookieCo
     assert connections.read_many(bookie.bookie_id, LEDGER, []) == {}
 
 
-def test_what_is_behind_a_gap_is_asked_for_by_itself(bookie: FakeBookie, connections: BookieConnections) -> None:
+def test_entries_behind_a_gap_are_requested_individually(bookie: FakeBookie, connections: BookieConnections) -> None:
     fill(bookie, 10)
     del bookie.entries[LEDGER, 4], bookie.entries[LEDGER, 6]
     assert list(connections.read_many(bookie.bookie_id, LEDGER, ids(3, 5))) == ids(3, 5)
@@ -125,7 +111,9 @@ def test_what_is_behind_a_gap_is_asked_for_by_itself(bookie: FakeBookie, connect
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
     ],
 )
-def test_everything_else_is_no_answer(bookie: FakeBookie, connections: BookieConnections, answer: bytes) -> None:
+def test_invalid_response_raises_temporary_error(
+    bookie: FakeBookie, connections: BookieConnections, answer: bytes
+) -> None:
     bookie.answer_batch = lambda *_: answer
     bookie.answer = lambda *_: b""
     with pytest.raises(TemporaryError):

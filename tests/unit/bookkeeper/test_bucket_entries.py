@@ -7,14 +7,14 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnecti
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketEntries
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieLedgerLengths, BookieStoredCursors
-from pulsar_sidecar.deduplication.snapshots import Snapshot
-from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
-from pulsar_sidecar.ledger_ownership.references import LedgerReference
+from pulsar_sidecar.features.deduplication.snapshots import Snapshot
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
 from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.position_ranges import PositionRanges
+from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ownership.paths import ledger_path
+from pulsar_sidecar.ownership.references import LedgerReference
 
 from tests.fakes.bookie_servers import FakeBookie
 from tests.fakes.bookkeeper import cursor_bytes, ledger_metadata_bytes, position_entry
@@ -68,7 +68,7 @@ def test_entries_of_many_ledgers(bookie: FakeBookie, entries: BookieEntries) -> 
     }
 
 
-def test_what_is_stored_of_cursors(bookie: FakeBookie, entries: BookieEntries) -> None:
+def test_acknowledged_positions_of_stored_cursors(bookie: FakeBookie, entries: BookieEntries) -> None:
     store = FakeMetadataStore()
     store.put(ledger_path(LedgerId(5)), _metadata(bookie.bookie_id, LedgerState.OPEN))
     store.put(ledger_path(LedgerId(6)), _metadata(bookie.bookie_id, LedgerState.OPEN))

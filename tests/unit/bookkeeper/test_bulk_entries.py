@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries, BulkAnswer
-from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries, BulkRead
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import DigestType, LedgerMetadata, LedgerSegment, LedgerState
+from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
 
 from tests.fakes.bookie_servers import FakeBookies, stored_entry
 from tests.fakes.bookkeeper import ledger_metadata_bytes
@@ -50,7 +50,7 @@ def bookies(described: LedgerMetadata) -> FakeBookies:
     return fake
 
 
-def read(fake: FakeBookies, described: LedgerMetadata, wanted: list[int] | range = range(COUNT)) -> BulkAnswer[bytes]:
+def read(fake: FakeBookies, described: LedgerMetadata, wanted: list[int] | range = range(COUNT)) -> BulkRead[bytes]:
     entries = BookieEntries(fake)
     try:
         return entries.read_many(LEDGER, described, [EntryId(entry_id) for entry_id in wanted], bytes)
@@ -63,7 +63,7 @@ def everything(wanted: list[int] | range = range(COUNT)) -> dict[EntryId, bytes]
 
 
 @given(st.lists(st.integers(0, COUNT - 1), max_size=40), st.sampled_from([2, 3]))
-def test_what_is_wanted_comes_once(wanted: list[int], size: int) -> None:
+def test_each_requested_entry_is_returned_once(wanted: list[int], size: int) -> None:
     described = metadata((A, B, C)[:size])
     answer = read(bookies(described), described, wanted)
     assert answer.found == everything(sorted(set(wanted)))

@@ -63,7 +63,7 @@ def test_every_flipped_byte_is_noticed(digest_type: DigestType) -> None:
 
 
 @pytest.mark.parametrize("digest_type", list(DigestType))
-def test_what_is_too_short_is_no_entry(digest_type: DigestType) -> None:
+def test_entry_that_is_too_short_is_refused(digest_type: DigestType) -> None:
     shortest = 32 + len(digest(digest_type, b"", b""))
     for length in range(shortest):
         with pytest.raises(UndecodableError):

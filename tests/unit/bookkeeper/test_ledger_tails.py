@@ -173,7 +173,7 @@ def test_bookies_are_asked_side_by_side_where_an_open_ledger_ends() -> None:
     assert [entry.entry_id for entry in BookieEntries(bookies).read_tail(LEDGER, open_ledger, 1)] == [0]
 
 
-def test_another_entry_than_the_one_asked_for_is_no_answer() -> None:
+def test_response_with_another_entry_is_rejected() -> None:
     for answered in (stored_entry(LEDGER, 1, b"x"), stored_entry(LEDGER + 1, 0, b"x")):
         bookies = FakeBookies()
         bookies.held[B[0]] = {EntryId(0): answered}

@@ -8,11 +8,11 @@ import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import MOST_ENTRY_BYTES, LedgerWriter, Replication
-from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.errors import InvalidInputError, OutcomeUnknownError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
+from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.fakes.bookie_servers import EREADONLY, FakeBookie, addition_response
 from tests.fakes.metadata import FakeMetadataStore, Method
@@ -166,7 +166,7 @@ def test_a_lost_answer_is_looked_up(setups: Callable[[int], Setup], method: Meth
         assert setup.ledgers() == []
 
 
-def test_metadata_that_another_client_changed_is_no_success(setups: Callable[[int], Setup]) -> None:
+def test_metadata_changed_by_another_client_fails_the_write(setups: Callable[[int], Setup]) -> None:
     setup = setups(2)
     path = ledger_path(LedgerId(FIRST_ID))
 
@@ -181,7 +181,7 @@ def test_metadata_that_another_client_changed_is_no_success(setups: Callable[[in
     assert setup.ledgers() == []
 
 
-def test_what_cannot_be_deleted_again_is_named(setups: Callable[[int], Setup]) -> None:
+def test_error_names_a_ledger_that_cannot_be_deleted(setups: Callable[[int], Setup]) -> None:
     setup = setups(2)
     setup.store.fail_next("write", TemporaryError("the store is away"))
     setup.store.fail_next("delete", TemporaryError("the store is away"), times=-1)
@@ -203,7 +203,7 @@ def test_a_writer_that_dies_leaves_an_open_ledger(setups: Callable[[int], Setup]
 
 
 @pytest.mark.parametrize("payloads", [[], [bytes(MOST_ENTRY_BYTES + 1)]])
-def test_what_bookies_would_not_take_is_refused(setups: Callable[[int], Setup], payloads: list[bytes]) -> None:
+def test_invalid_entries_are_refused(setups: Callable[[int], Setup], payloads: list[bytes]) -> None:
     setup = setups(2)
     with pytest.raises(InvalidInputError):
         setup.writer.write(payloads, CUSTOM, Replication())

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.topic_entries import BookieTopicEntries
-from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
 from pulsar_sidecar.model.clocks import Pace
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerEntry, UnseenCause, UnseenEntries
+from pulsar_sidecar.ownership.paths import ledger_path, managed_ledger_path
 
 from tests.fakes.bookie_servers import ENOENTRY, EREADONLY, response
 from tests.fakes.clock import FakeClock
@@ -70,7 +70,7 @@ def test_from_and_to(topic: StoredTopic, first: Position, last: Position, expect
     assert as_tuples(topic.reader().read(topic.name, first, last)) == expected
 
 
-def test_what_is_in_tiered_storage_alone_is_not_seen(topic: StoredTopic) -> None:
+def test_entries_only_in_tiered_storage_are_not_seen(topic: StoredTopic) -> None:
     topic.offload(topic.add(3, payloads(4)))
     topic.offload(topic.add(5, payloads(2)), in_bookkeeper=True)
     topic.add(9, payloads(1), closed=False)
@@ -98,7 +98,7 @@ def test_a_lost_ledger_is_not_one_that_was_trimmed(topic: StoredTopic) -> None:
     assert as_tuples(topic.reader().read(topic.name)) == [(3, 0, 8, UnseenCause.UNREADABLE), *of(5, 0, 2)]
 
 
-def test_a_ledger_that_is_trimmed_meanwhile(topic: StoredTopic) -> None:
+def test_ledger_trimmed_during_the_read_is_reported(topic: StoredTopic) -> None:
     topic.add(3, payloads(1))
     topic.add(5, payloads(2))
     topic.add(7, payloads(2))
@@ -110,7 +110,7 @@ def test_a_ledger_that_is_trimmed_meanwhile(topic: StoredTopic) -> None:
     assert as_tuples(stream) == [(5, 0, 1, UnseenCause.TRIMMED), *of(7, 0, 2)]
 
 
-def test_a_ledger_that_leaves_bookkeeper_for_tiered_storage_meanwhile_is_not_lost(topic: StoredTopic) -> None:
+def test_ledger_offloaded_during_the_read_is_reported(topic: StoredTopic) -> None:
     topic.add(3, payloads(1))
     listed = topic.add(5, payloads(2))
     topic.add(7, payloads(1), closed=False)
@@ -120,7 +120,7 @@ def test_a_ledger_that_leaves_bookkeeper_for_tiered_storage_meanwhile_is_not_los
     assert as_tuples(stream) == [(5, 0, 1, UnseenCause.OFFLOADED), *of(7, 0, 1)]
 
 
-def test_a_topic_that_is_deleted_meanwhile(topic: StoredTopic) -> None:
+def test_topic_deleted_during_the_read_is_unreadable(topic: StoredTopic) -> None:
     topic.add(3, payloads(1))
     topic.add(5, payloads(2), closed=False)
     stream = topic.reader().read(topic.name)
@@ -133,7 +133,7 @@ def test_a_topic_that_is_deleted_meanwhile(topic: StoredTopic) -> None:
     assert unseen.reason == "the topic was deleted while it was being read, and ledger 5 too"
 
 
-def test_a_topic_that_is_deleted_and_made_again_meanwhile(topic: StoredTopic) -> None:
+def test_topic_recreated_during_the_read_is_unreadable(topic: StoredTopic) -> None:
     topic.add(3, payloads(1))
     topic.add(5, payloads(2))
     stream = topic.reader().read(topic.name)
@@ -145,7 +145,7 @@ def test_a_topic_that_is_deleted_and_made_again_meanwhile(topic: StoredTopic) ->
     assert as_tuples(stream) == [(5, 0, 1, UnseenCause.UNREADABLE)]
 
 
-def test_an_open_ledger_that_bookies_drop_meanwhile_does_not_end_where_they_stop(topic: StoredTopic) -> None:
+def test_open_ledger_dropped_during_the_read_has_an_unknown_end(topic: StoredTopic) -> None:
     topic.add(9, payloads(40), closed=False)
     stream = topic.reader().read(topic.name)
     assert next(stream).ledger_id == 9

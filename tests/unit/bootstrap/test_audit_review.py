@@ -1,16 +1,10 @@
 """What follows an audit, put together for real: audits and dumps on disk, the commands' programs on them."""
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from pulsar_sidecar.adapters.parquet.directories import read_summary
-from pulsar_sidecar.audit.requests import ApplyRequest
-from pulsar_sidecar.audit.results.report import metrics_text
-from pulsar_sidecar.audit.results.summaries import GuardResult
-from pulsar_sidecar.audit.service import FindingsTable, GroupColumn, RowsRequest
 from pulsar_sidecar.bootstrap.audit_review import (
     apply_audit,
     explain_ledger,
@@ -19,9 +13,13 @@ from pulsar_sidecar.bootstrap.audit_review import (
     report_audit,
     show_audit,
 )
-from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
+from pulsar_sidecar.features.audit.requests import ApplyRequest, FindingsTable, GroupColumn, RowsRequest
+from pulsar_sidecar.features.audit.results.report import metrics_text
+from pulsar_sidecar.features.audit.results.summaries import GuardResult
+from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
 from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes
+from tests.fakes.http_servers import Answer, HttpServer, http_server
 from tests.unit.audit.audited_clusters import COMPACTION, TOPIC_NODE, AuditedCluster
 from tests.unit.audit.findings import DAY_MS, STORE_TIME_MS, missing, orphan, unattributed, usage
 from tests.unit.audit.written import write_audit
@@ -67,7 +65,7 @@ def test_each_ledger_is_found_in_its_table(audit: Path) -> None:
     assert "--dump DIR" in explain_ledger(audit, 1)
 
 
-def test_what_references_a_ledger_is_found_in_a_dump(audit: Path, tmp_path: Path) -> None:
+def test_references_of_a_ledger_are_found_in_a_dump(audit: Path, tmp_path: Path) -> None:
     cluster = AuditedCluster({TOPIC_NODE: managed_ledger_bytes([1, 2]), COMPACTION: cursor_bytes(cursor_ledger=3)})
     dump = cluster.dump(tmp_path / "dump")
     assert f"  - {TOPIC_NODE}" in explain_ledger(audit, 2, dump)
@@ -86,13 +84,10 @@ def test_a_report_is_written_where_it_is_asked_for(audit: Path, tmp_path: Path) 
         report_audit(audit, tmp_path / "nowhere" / "report.html")
 
 
-def test_a_look_at_a_plan_needs_no_cluster(audit: Path) -> None:
-    applied = apply_audit(ApplyRequest(audit), _ignore)
-    assert (applied.rows, applied.bytes, applied.executed) == (2, 2013, False)
-
-
 def test_executing_wants_the_approved_plan_and_then_addresses(audit: Path) -> None:
-    plan = apply_audit(ApplyRequest(audit), _ignore).plan_sha256
+    looked = apply_audit(ApplyRequest(audit), _ignore)
+    assert (looked.rows, looked.bytes, looked.executed) == (2, 2013, False)
+    plan = looked.plan_sha256
     with pytest.raises(InvalidInputError, match="--plan"):
         apply_audit(ApplyRequest(audit, execute=True), _ignore)
     with pytest.raises(InvalidInputError, match="not the approved one"):
@@ -117,12 +112,6 @@ def test_executing_wants_the_approved_plan_and_then_addresses(audit: Path) -> No
     assert "secret" not in str(refused.value)
 
 
-def test_a_stopped_audit_is_not_even_shown_as_a_plan(tmp_path: Path) -> None:
-    write_audit(tmp_path / "a", _ORPHANS, plan=None)
-    with pytest.raises(ConflictError, match="has no plan"):
-        apply_audit(ApplyRequest(tmp_path / "a"), _ignore)
-
-
 def test_pruning_only_reports_unless_it_is_to_execute(tmp_path: Path) -> None:
     for days in range(3):
         write_audit(tmp_path / f"a{days}", audit_id=str(days), store_time_ms=STORE_TIME_MS - days * DAY_MS)
@@ -138,36 +127,10 @@ def test_pruning_only_reports_unless_it_is_to_execute(tmp_path: Path) -> None:
             prune_archive(*wrong)
 
 
-class Pushgateway:
-    """Takes what is pushed, or refuses it."""
-
-    def __init__(self) -> None:
-        taken: list[tuple[str, str, str]] = []
-        answers = [200]
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_PUT(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                taken.append((self.path, self.headers["Content-Type"], body))
-                self.send_response(answers[-1])
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None: ...
-
-        self.taken, self.answers = taken, answers
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/metrics/job/audit"
-
-
 @pytest.fixture
-def pushgateway() -> Iterator[Pushgateway]:
-    gateway = Pushgateway()
-    thread = threading.Thread(target=gateway.server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield gateway
-    gateway.server.shutdown()
-    thread.join()
-    gateway.server.server_close()
+def pushgateway() -> Iterator[HttpServer]:
+    with http_server() as server:
+        yield server
 
 
 @pytest.mark.parametrize(
@@ -181,19 +144,20 @@ def pushgateway() -> Iterator[Pushgateway]:
     ],
 )
 def test_the_metrics_of_an_audit_replace_those_of_a_group(
-    audit: Path, pushgateway: Pushgateway, below: str, pushed: str
+    audit: Path, pushgateway: HttpServer, below: str, pushed: str
 ) -> None:
-    push_audit(audit, f"{pushgateway.url}{below}")
-    path, content_type, body = pushgateway.taken.pop()
-    assert path == f"/metrics/job/audit{pushed}"
-    assert content_type.startswith("text/plain; version=")
-    assert body == metrics_text(read_summary(audit))
+    push_audit(audit, f"{pushgateway.url}/metrics/job/audit{below}")
+    (arrived,) = pushgateway.arrived
+    assert (arrived.method, arrived.target) == ("PUT", f"/metrics/job/audit{pushed}")
+    assert arrived.headers["Content-Type"].startswith("text/plain; version=")
+    assert arrived.body.decode() == metrics_text(read_summary(audit))
 
 
-def test_metrics_that_are_not_taken_are_a_failure(audit: Path, pushgateway: Pushgateway) -> None:
-    pushgateway.answers.append(400)
-    with pytest.raises(TemporaryError, match=f"not pushed to {pushgateway.url}"):
-        push_audit(audit, pushgateway.url)
+def test_metrics_that_are_not_taken_are_a_failure(audit: Path, pushgateway: HttpServer) -> None:
+    pushgateway.answer = lambda _: Answer(400)
+    group = f"{pushgateway.url}/metrics/job/audit"
+    with pytest.raises(TemporaryError, match=f"not pushed to {group}"):
+        push_audit(audit, group)
     with pytest.raises(TemporaryError, match="not pushed"):
         push_audit(audit, "http://127.0.0.1:9/metrics/job/audit")
 

@@ -11,22 +11,22 @@ from pathlib import Path
 import pytest
 import structlog
 from prometheus_client import generate_latest
-from pulsar_sidecar.api.authentication import Authentication
 from pulsar_sidecar.bootstrap.app import serve, warnings_of
 from pulsar_sidecar.bootstrap.callers import authentication_of
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess
-from pulsar_sidecar.bootstrap.room import Room, missing_in
-from pulsar_sidecar.bootstrap.rooms import ROOMS
-from pulsar_sidecar.bootstrap.rooms.ledger_deletion import configuration_of, open_ledger_deletion
-from pulsar_sidecar.ledger_deletion.second_phase.decide import DeletionPolicy
-from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
-from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
-from pulsar_sidecar.ledger_deletion.workflow.watch_configuration import WatchConfiguration
+from pulsar_sidecar.bootstrap.feature import Feature, missing_in
+from pulsar_sidecar.bootstrap.features import FEATURES
+from pulsar_sidecar.features.ledger_deletion.opening import configuration_of, open_feature
+from pulsar_sidecar.features.ledger_deletion.second_phase.decide import DeletionPolicy
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import RetryPolicy
+from pulsar_sidecar.features.ledger_deletion.watch.results import WatchMode
+from pulsar_sidecar.features.ledger_deletion.workflow.watch_configuration import WatchConfiguration
 from pulsar_sidecar.local_cluster.processes import free_ports
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import DisabledError, InvalidInputError
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.observability.metrics import process_registry
+from pulsar_sidecar.server.authentication import Authentication
 from pulsar_sidecar.settings.fields import Settings, load_settings
 
 CLOCK = SystemClock()
@@ -47,7 +47,7 @@ def settings(**written: str) -> Settings:
     return load_settings({**STORE, **written}, {})
 
 
-def test_the_settings_arrive_in_the_room_in_its_own_units() -> None:
+def test_the_settings_arrive_in_the_feature_in_its_own_units() -> None:
     written = settings(
         two_phase_deletion_open_ledger_min_age_in_seconds="1",
         two_phase_deletion_unlinked_ledger_min_age_in_seconds="2",
@@ -68,18 +68,18 @@ def test_the_settings_arrive_in_the_room_in_its_own_units() -> None:
         ledger_deletion_watch_walk_interval_in_seconds="14",
         ledger_deletion_watch_nodes_per_second="15",
     )
-    room = configuration_of(written)
-    assert room.policy == DeletionPolicy(1_000, 2_000, 3_000, bookkeeper_exclusive=True)
-    assert room.retry_policy == RetryPolicy(4_000, 5)
-    assert room.watchdog_late_ms == 6_000
-    assert room.topic_deletion_wait_ms == 7_000
-    assert room.undelete_lookback_ms == 480_000
-    assert room.undelete_protection_ms == 11_000
-    assert room.batch_size == 9
-    assert room.rate_per_second == 10
-    assert room.ledgers_root == "/chroot/ledgers"
-    assert room.enabled is False
-    assert room.watch == WatchConfiguration(WatchMode.APPEND, 12_000, 13, 14_000, 15)
+    feature = configuration_of(written)
+    assert feature.policy == DeletionPolicy(1_000, 2_000, 3_000, bookkeeper_exclusive=True)
+    assert feature.retry_policy == RetryPolicy(4_000, 5)
+    assert feature.watchdog_late_ms == 6_000
+    assert feature.topic_deletion_wait_ms == 7_000
+    assert feature.undelete_lookback_ms == 480_000
+    assert feature.undelete_protection_ms == 11_000
+    assert feature.batch_size == 9
+    assert feature.rate_per_second == 10
+    assert feature.ledgers_root == "/chroot/ledgers"
+    assert feature.enabled is False
+    assert feature.watch == WatchConfiguration(WatchMode.APPEND, 12_000, 13, 14_000, 15)
 
 
 def test_the_watch_reports_where_nothing_is_written() -> None:
@@ -89,9 +89,9 @@ def test_the_watch_reports_where_nothing_is_written() -> None:
 
 def test_a_service_that_is_off_names_the_setting_that_turns_it_on() -> None:
     with ExitStack() as stack:
-        room = open_ledger_deletion(ClusterAccess(settings(), {}, CLOCK, stack, None, "east"))
+        feature = open_feature(ClusterAccess(settings(), {}, CLOCK, stack, None, "east"))
         with pytest.raises(DisabledError, match="topicTwoPhaseDeletionEnabled"):
-            room.services[0].delete_topic(
+            feature.services[0].delete_topic(
                 parse_topic_name("persistent://public/default/orders"),
                 partitioned=False,
                 force=False,
@@ -99,14 +99,14 @@ def test_a_service_that_is_off_names_the_setting_that_turns_it_on() -> None:
             )
 
 
-def test_every_room_opens_and_shows_its_metrics_without_a_cluster() -> None:
+def test_every_feature_opens_and_shows_its_metrics_without_a_cluster() -> None:
     registry = process_registry(cluster="east", instance="a", version="1", ready=lambda: True)
     with ExitStack() as stack:
         cluster = ClusterAccess(settings(), {}, CLOCK, stack, None, "east")
-        for entry in ROOMS:
-            room = entry.open(cluster)
-            assert all(routes.routes for routes in entry.routes(room.services))
-            for collector in room.collectors:
+        for entry in FEATURES:
+            feature = entry.open(cluster)
+            assert all(routes.routes for routes in entry.routes(feature.services))
+            for collector in feature.collectors:
                 registry.register(collector)
     shown = generate_latest(registry).decode()
     for prefix in (
@@ -119,10 +119,10 @@ def test_every_room_opens_and_shows_its_metrics_without_a_cluster() -> None:
         assert prefix in shown
 
 
-def test_rooms_open_in_any_order() -> None:
+def test_features_open_in_any_order() -> None:
     with ExitStack() as stack:
         cluster = ClusterAccess(settings(), {}, CLOCK, stack, None, "east")
-        assert all(entry.open(cluster) for entry in reversed(ROOMS))
+        assert all(entry.open(cluster) for entry in reversed(FEATURES))
 
 
 def test_the_end_closes_every_pool_of_threads() -> None:
@@ -132,7 +132,7 @@ def test_the_end_closes_every_pool_of_threads() -> None:
     before = pools()
     with ExitStack() as stack:
         cluster = ClusterAccess(settings(), {}, CLOCK, stack, None, "east")
-        opened = [cluster.closing(entry.open(cluster)) for entry in ROOMS]
+        opened = [cluster.closing(entry.open(cluster)) for entry in FEATURES]
     made = [pool for pool in pools() if not any(pool is each for each in before)]
     assert made
     for pool in made:
@@ -140,14 +140,14 @@ def test_the_end_closes_every_pool_of_threads() -> None:
             pool.submit(opened.clear)
 
 
-def test_readiness_comes_from_every_room() -> None:
-    able, starting, stopping = Room([]), Room([], ready=lambda: "starting"), Room([], ready=lambda: "stopping")
+def test_readiness_comes_from_every_feature() -> None:
+    able, starting, stopping = Feature([]), Feature([], ready=lambda: "starting"), Feature([], ready=lambda: "stopping")
     assert missing_in([able, able]) is None
     assert missing_in([able, starting, stopping]) == "starting"
     assert missing_in([stopping, able]) == "stopping"
 
 
-def test_who_may_call_follows_from_the_settings() -> None:
+def test_authentication_follows_from_the_settings() -> None:
     assert authentication_of(settings(), CLOCK) is None
     key = "data:;base64," + "QUJD" * 11
     guarded = settings(authentication_enabled="true", token_secret_key=key, super_user_roles="admin")

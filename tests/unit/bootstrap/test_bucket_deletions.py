@@ -4,15 +4,16 @@ from collections.abc import Sequence
 
 import pytest
 from pulsar_sidecar.bootstrap.bucket_deletions import BucketDeletions
-from pulsar_sidecar.delayed_delivery.index.ports import UnusableBucket
-from pulsar_sidecar.ledger_deletion.record import SIGNING_KEY, PendingDeleteLedgerInfo, is_signed
-from pulsar_sidecar.ledger_deletion.service import SentLedger
-from pulsar_sidecar.ledger_deletion.steps import Steps
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, instance_id_path
+from pulsar_sidecar.features.delayed_index.ports import UnusableBucket
+from pulsar_sidecar.features.ledger_deletion.record import SIGNING_KEY, PendingDeleteLedgerInfo, is_signed
+from pulsar_sidecar.features.ledger_deletion.results import SentLedger
+from pulsar_sidecar.features.ledger_deletion.steps import Steps
 from pulsar_sidecar.model.errors import DisabledError
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion
 from pulsar_sidecar.model.ledgers import LedgerComponent
+from pulsar_sidecar.model.metadata import Birth
 from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, instance_id_path
 
 from tests.fakes.metadata import FakeMetadataStore
 
@@ -38,9 +39,9 @@ def test_a_named_bucket_is_signed_for_its_cursors_version_and_an_orphan_is_not()
     deletions = BucketDeletions(Service, store, DEFAULT_LEDGERS_ROOT, Steps())
     with pytest.raises(DisabledError, match="off"):
         deletions.demand_ready()
-    named = UnusableBucket(TOPIC, "a b", LedgerId(31), 5, 99, NodeVersion(4))
-    orphan = UnusableBucket(TOPIC, "a b", LedgerId(32), 6, None, None)
-    assert deletions.hand_over([named, orphan]) == [None, "no"]
+    named = UnusableBucket(TOPIC, "a b", LedgerId(31), Birth(5, None), 99, NodeVersion(4))
+    orphan = UnusableBucket(TOPIC, "a b", LedgerId(32), Birth(6, None), None, None)
+    assert deletions.enqueue_for_deletion([named, orphan]) == [None, "no"]
     key = store.peek(SIGNING_KEY)
     assert key is not None
     assert [is_signed(record, key.data) for record in taken] == [True, False]

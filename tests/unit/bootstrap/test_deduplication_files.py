@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from pulsar_sidecar.bootstrap.deduplication_files import few_ahead, find_stuck_in_dump
-from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
-from pulsar_sidecar.deduplication.inspection.stuck import StuckReason, StuckReport
-from pulsar_sidecar.ledger_ownership.paths import POLICIES, cursor_path, managed_ledger_path
+from pulsar_sidecar.features.deduplication.inspection.lag_limits import LagLimits
+from pulsar_sidecar.features.deduplication.results import StuckReason, StuckReport
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
 from pulsar_sidecar.model.names import CursorName, TopicName, parse_topic_name
 from pulsar_sidecar.model.topic_stats import DEDUPLICATION_CURSOR
+from pulsar_sidecar.ownership.paths import POLICIES, cursor_path, managed_ledger_path
 
 from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes
 from tests.unit.audit.audited_clusters import AuditedCluster
@@ -59,7 +59,7 @@ def find(tmp_path: Path) -> Find:
 def test_a_cursor_is_left_over_as_far_as_a_dump_shows(find: Find) -> None:
     report = find()
     (found,) = report.stuck
-    assert (found.topic, found.reason, found.certain) == (ORDERS, StuckReason.LEFT_OVER, False)
+    assert (found.topic, found.reason, found.certain) == (str(ORDERS), StuckReason.LEFT_OVER, False)
     assert found.because == "off by the broker; a dump holds no policies of topics"
     assert (found.held_ledgers, found.held_bytes, found.freed_bytes) == (2, 2_000, 1_000)
     assert found.since is not None
@@ -72,13 +72,13 @@ def test_a_cursor_is_left_over_as_far_as_a_dump_shows(find: Find) -> None:
 def test_without_topics_policies_no_lag_is_certain(find: Find) -> None:
     found = {each.topic: each for each in find(entries=9, enabled=True).stuck}
     assert {topic: (each.reason, each.certain) for topic, each in found.items()} == {
-        ORDERS: (StuckReason.LAGS, False),
-        ELSEWHERE: (StuckReason.LAGS, False),
+        str(ORDERS): (StuckReason.LAGS, False),
+        str(ELSEWHERE): (StuckReason.LAGS, False),
     }
 
 
 def test_a_namespace_is_looked_at_alone(find: Find) -> None:
-    assert [each.topic for each in find("public/default").stuck] == [ORDERS]
+    assert [each.topic for each in find("public/default").stuck] == [str(ORDERS)]
     assert find("public/elsewhere").stuck == ()
     with pytest.raises(NotFoundError):
         find("public/missing")
@@ -90,9 +90,9 @@ def test_a_namespace_is_looked_at_alone(find: Find) -> None:
 def test_a_namespace_whose_policies_are_not_known_is_named(find: Find, policies: bytes | None, reason: str) -> None:
     nodes = {**NODES, f"{POLICIES}/{ORDERS.namespace}": policies}
     report = find(nodes=nodes)
-    assert ORDERS not in [each.topic for each in report.stuck]
+    assert str(ORDERS) not in [each.topic for each in report.stuck]
     assert [each for each in report.unreadable if each.startswith(f"{ORDERS}: {reason}")]
-    lagging = {each.topic: each for each in find(entries=9, nodes=nodes).stuck}[ORDERS]
+    lagging = {each.topic: each for each in find(entries=9, nodes=nodes).stuck}[str(ORDERS)]
     assert (lagging.reason, lagging.certain) == (StuckReason.LAGS, False)
 
 
@@ -109,13 +109,13 @@ _ORDERS_OTHER = cursor_path(ORDERS.managed_ledger_name, CursorName("billing"))
         (managed_ledger_path(ORDERS.managed_ledger_name), None, managed_ledger_path(ORDERS.managed_ledger_name)),
     ],
 )
-def test_what_is_broken_in_the_dump_is_named(find: Find, path: str, data: bytes | None, named: str) -> None:
+def test_broken_nodes_of_a_dump_are_named(find: Find, path: str, data: bytes | None, named: str) -> None:
     report = find(nodes={**NODES, path: data})
     assert (report.stuck, len(report.unreadable)) == ((), 1)
     assert named in report.unreadable[0]
 
 
-def test_what_is_no_dump_is_refused(tmp_path: Path) -> None:
+def test_a_directory_without_a_dump_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError):
         find_stuck_in_dump(tmp_path, None, LagLimits(), 10, False)
 
@@ -135,7 +135,7 @@ def test_threads_work_on_few_pieces_ahead_and_answer_in_order() -> None:
         assert next(answers, None) is None
 
 
-def test_what_waits_for_a_thread_is_not_begun_after_an_error() -> None:
+def test_waiting_pieces_are_cancelled_after_an_error() -> None:
     begun: list[int] = []
     is_over = threading.Event()
 

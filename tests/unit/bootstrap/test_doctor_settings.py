@@ -24,14 +24,14 @@ def with_certificate(directory: Path) -> Settings:
     )
 
 
-def test_what_is_off_by_default_and_named_with_its_setting() -> None:
+def test_disabled_features_name_their_settings() -> None:
     facts = own_facts(settings(), ("known",), NOW_MS)
     assert [feature.name for feature in facts.features if feature.on] == ["passing on to brokers"]
     assert all(feature.setting and feature.purpose for feature in facts.features)
     assert (facts.warnings, facts.deletes, facts.cluster_name) == (["known"], False, None)
 
 
-def test_what_is_switched_on() -> None:
+def test_enabled_features_are_reported() -> None:
     on = settings(topic_two_phase_deletion_enabled="true", ledger_deletion_watch="append", cluster_name="east")
     facts = own_facts(on, (), NOW_MS)
     assert [feature.name for feature in facts.features if feature.on] == [

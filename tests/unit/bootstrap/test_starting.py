@@ -49,7 +49,7 @@ def serving(port: int, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str
     )  # fmt: skip
     try:
         url = f"http://127.0.0.1:{own}"
-        until(lambda: process.poll() is not None or answers(url), "the door answers")
+        until(lambda: process.poll() is not None or answers(url), "the server answers")
         assert process.poll() is None, process.communicate()[0]
         yield process, url
     finally:
@@ -78,7 +78,7 @@ def test_cookies_are_bound_to_tls_where_a_proxy_ends_it() -> None:
 
 
 @pytest.mark.parametrize("hanging", [False, True])
-def test_while_brokers_are_away_at_the_start_the_door_names_them_and_goes_on(hanging: bool) -> None:
+def test_while_brokers_are_away_at_the_start_the_sidecar_names_them_and_goes_on(hanging: bool) -> None:
     with a_port(hanging=hanging) as port, serving(port) as (process, url):
         until(lambda: f"127.0.0.1:{port}" in reason(url, "/readyz"), "a host is named")
         for path in (STATUS, "/metrics"):

@@ -43,7 +43,7 @@ def test_traces_are_off_until_the_environment_names_where_to(environment: Mappin
         ({**ENDPOINT, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "OTEL_EXPORTER_OTLP_PROTOCOL is grpc; remove it"),
     ],
 )
-def test_what_the_sidecar_cannot_send_ends_the_start(environment: Mapping[str, str], next_step: str) -> None:
+def test_unsupported_telemetry_fails_the_start(environment: Mapping[str, str], next_step: str) -> None:
     with pytest.raises(InvalidInputError, match=next_step):
         traces_wanted(environment)
 

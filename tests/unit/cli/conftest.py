@@ -5,8 +5,8 @@ import structlog
 from structlog.typing import EventDict
 
 from tests.fakes.deletion_service import FakeDeletionService
-from tests.unit.api.serving import Served, served
 from tests.unit.cli.running import Terminal
+from tests.unit.server.serving import Served, served
 
 
 def _drop(_logger: object, _method: str, _event: EventDict) -> EventDict:

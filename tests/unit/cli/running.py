@@ -6,18 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pulsar_sidecar.audit import requests as audit
-from pulsar_sidecar.audit.sources.manifests import Manifest
-from pulsar_sidecar.cli.app import command_line
+from pulsar_sidecar.bootstrap.commands import command_line
 from pulsar_sidecar.cli.connecting import Programs
-from pulsar_sidecar.deduplication.inspection.stuck import StuckReport
-from pulsar_sidecar.deduplication.publishing.requests import Published, PublishFileRequest
-from pulsar_sidecar.deduplication.verifying.duplicates.requests import DuplicatesOutcome, DuplicatesRequest
-from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
-from pulsar_sidecar.deduplication.verifying.requests import ExtractRequest, VerifyRequest
-from pulsar_sidecar.deduplication.verifying.verify import VerifiedTopic
 from pulsar_sidecar.demo.run import DemoReport
-from pulsar_sidecar.doctor.findings import Finding
+from pulsar_sidecar.features.audit import requests as audit
+from pulsar_sidecar.features.audit.sources.manifests import Manifest
+from pulsar_sidecar.features.deduplication.results import StuckReport
+from pulsar_sidecar.features.doctor.findings import Finding
+from pulsar_sidecar.features.duplicates.manifests import ExtractManifest
+from pulsar_sidecar.features.duplicates.requests import (
+    DuplicatesOutcome,
+    DuplicatesRequest,
+    ExtractRequest,
+    VerifyRequest,
+)
+from pulsar_sidecar.features.duplicates.verify import VerifiedTopic
+from pulsar_sidecar.features.publishing.requests import FilePublishResult, PublishFileRequest
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError, TemporaryError
 
 
@@ -42,6 +46,7 @@ class Terminal:
         self.served: list[tuple[Mapping[str, str | None], Path | None]] = []
         self.dumped: list[audit.DumpRequest] = []
         self.listed: list[audit.ListingRequest] = []
+        self.listed_offloaded: list[audit.OffloadListingRequest] = []
         self.manifest: Manifest | None = None
         self.asked: list[Any] = []
         self.audited: audit.AuditResult | SidecarError | None = None
@@ -54,7 +59,7 @@ class Terminal:
         self.report: Path | SidecarError | None = None
         self.prune: audit.PruneResult | SidecarError | None = None
         self.extracted: ExtractManifest | SidecarError | None = None
-        self.published: Published | SidecarError | None = None
+        self.published: FilePublishResult | SidecarError | None = None
         self.verified: Sequence[VerifiedTopic] | SidecarError | None = None
         self.concluded: DuplicatesOutcome | SidecarError | None = None
         self.examined: Sequence[Finding] | SidecarError = ()
@@ -70,11 +75,11 @@ class Terminal:
         try:
             programs = self._programs or Programs(
                 self._serve, self._run_demo, self._end_demo, self._noted(self.stuck),
-                self._dump, self._list, self._audit, self._noted(self.show),
+                self._dump, self._list, self._list_offloaded, self._audit, self._noted(self.show),
                 self._noted(self.explain), self._apply, self._noted(self.report), self._noted(self.prune),
                 push_audit=self._push,
                 verify_stored=self._verify,
-                make_extract=self._extract,
+                take_extract=self._extract,
                 publish_file=self._publish,
                 look_for_duplicates=self._look,
                 run_doctor=self._examine,
@@ -106,6 +111,10 @@ class Terminal:
         self.listed.append(request)
         return self._made(write)
 
+    def _list_offloaded(self, request: audit.OffloadListingRequest, write: Callable[[str], None]) -> Manifest:
+        self.listed_offloaded.append(request)
+        return self._made(write)
+
     def _made(self, write: Callable[[str], None]) -> Manifest:
         write("working")
         if self.manifest is None:
@@ -119,10 +128,10 @@ class Terminal:
 
     def _publish(
         self, request: PublishFileRequest, write: Callable[[str], None], report: Callable[[str, int, int], None]
-    ) -> Published:
+    ) -> FilePublishResult:
         report("reading, bytes", 10, 10)
         report("publishing, bytes", 5, 10)
-        published: Published = self._noted(self.published)(request)
+        published: FilePublishResult = self._noted(self.published)(request)
         return published
 
     def _verify(self, request: VerifyRequest, write: Callable[[str], None]) -> Sequence[VerifiedTopic]:

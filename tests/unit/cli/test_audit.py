@@ -4,15 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.audit.requests import (
+from pulsar_sidecar.features.audit.requests import (
     AppliedPlan,
     ApplyRequest,
     AuditView,
+    GroupColumn,
     PruneResult,
+    RowsRequest,
 )
-from pulsar_sidecar.audit.service import GroupColumn, RowsRequest
 from pulsar_sidecar.model.client_conf import ClientConf
-from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
+from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
 from tests.unit.cli.running import Terminal
 
@@ -111,20 +112,13 @@ def test_executing_takes_addresses_and_credentials_from_everywhere(terminal: Ter
     assert "digest" not in repr(request)
 
 
-def test_a_refused_application_ends_with_1(terminal: Terminal) -> None:
-    terminal.applied = ConflictError("a guard failed")
-    ran = terminal.run("audit", "apply", "a", "--execute")
-    assert (ran.code, ran.out) == (1, "")
-    assert "a guard failed" in ran.err
-
-
 def test_report_names_its_place(terminal: Terminal) -> None:
     terminal.report = Path("x.html")
     assert terminal.run("audit", "report", "a", "--output", "x.html").out == "x.html\n"
     assert terminal.asked == [(Path("a"), Path("x.html"))]
 
 
-def test_push_ends_with_1_where_the_metrics_were_not_taken(terminal: Terminal) -> None:
+def test_push_exits_1_if_the_gateway_rejects_the_metrics(terminal: Terminal) -> None:
     command = ("audit", "push", "a", "--group-url", "http://h/metrics/job/a")
     ran = terminal.run(*command)
     assert (ran.code, ran.out) == (0, "")

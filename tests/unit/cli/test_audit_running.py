@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from pulsar_sidecar.__main__ import programs
-from pulsar_sidecar.audit.requests import AuditRequest, AuditResult
 from pulsar_sidecar.cli.connecting import Programs
+from pulsar_sidecar.features.audit.requests import AuditRequest, AuditResult
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
 
 from tests.unit.audit.options import EVERY_OPTION, PLACES, POLICY_OF_EVERY_OPTION
@@ -35,25 +35,11 @@ def test_an_audit_as_it_is_usually_asked_for(terminal: Terminal) -> None:
 def test_every_option(terminal: Terminal) -> None:
     result = ran(terminal, *EVERY_OPTION, code=2)
     assert result.code == 2
-    request = AuditRequest(Path("d"), Path("l"), Path("o"), Path("p"), POLICY_OF_EVERY_OPTION, exact=True)
+    request = AuditRequest(Path("d"), Path("l"), Path("o"), Path("p"), POLICY_OF_EVERY_OPTION, True, Path("t"))
     assert terminal.asked == [request]
-
-
-@pytest.mark.parametrize("code", [0, 1, 2])
-def test_the_exit_code_is_the_audits(terminal: Terminal, code: int) -> None:
-    assert ran(terminal, *PLACES, code=code).code == code
 
 
 def test_inputs_that_make_no_audit_end_with_1_and_nothing_on_standard_output(terminal: Terminal) -> None:
     result = ran(terminal, *PLACES, error=InvalidInputError("two clusters"))
     assert (result.code, result.out) == (1, "")
     assert "two clusters" in result.err
-
-
-@pytest.mark.parametrize("wrong", [(), ("--max-share", "2"), ("--min-age-hours", "-1")])
-def test_wrong_usage_ends_with_1_because_2_means_findings(terminal: Terminal, wrong: tuple[str, ...]) -> None:
-    places = PLACES if wrong else PLACES[:-2]
-    result = ran(terminal, *places, *wrong)
-    assert (result.code, result.out) == (1, "")
-    assert "Usage: " in result.err
-    assert terminal.asked == []

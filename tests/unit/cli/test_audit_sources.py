@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.audit.sources.manifests import (
+from pulsar_sidecar.features.audit.sources.manifests import (
     InputKind,
     Manifest,
     NewestWrite,
@@ -66,25 +66,38 @@ def test_addresses_and_credentials_come_from_the_environment(terminal: Terminal)
     terminal.set("PULSAR_CLIENT_CONF", "/no/such/client.conf")  # a client's, for brokers: it is not read
     terminal.set("PULSAR_SIDECAR_METADATA_STORE_URL", "zk:z:2181")
     terminal.set("PULSAR_SIDECAR_METADATA_STORE_AUTH", "digest:a:b")
-    assert terminal.run("ledgers", "list", "--source", "metadata", "--output", "out", "--with-metadata").code == 0
+    assert terminal.run("ledgers", "list", "--output", "out", "--with-metadata").code == 0
     (request,) = terminal.listed
     assert (request.metadata_store_url, request.metadata_store_auth) == ("zk:z:2181", "digest:a:b")
     assert request.with_metadata
-    assert terminal.run("ledgers", "list", "--source", "bookie-http://b:1", "--output", "out", "--rate", "5").code == 0
+    assert terminal.run("ledgers", "list", "--output", "out", "--rate", "5").code == 0
     assert terminal.listed[1].ledgers_per_second == 5
     assert terminal.run("metadata", "dump", "--source", "zk:z:2181", "--output", "out").code == 0
     assert terminal.dumped[0].metadata_store_auth == "digest:a:b"
 
 
-@pytest.mark.parametrize("command", [("metadata", "dump"), ("ledgers", "list")])
-def test_a_failure_ends_with_1_and_nothing_on_standard_output(terminal: Terminal, command: tuple[str, str]) -> None:
-    ran = terminal.run(*command, "--source", "x", "--output", "out")
+def test_places_of_tiered_storage(terminal: Terminal) -> None:
+    terminal.manifest = MADE
+    terminal.set("PULSAR_SIDECAR_METADATA_STORE_URL", "zk:z:2181")
+    ran = terminal.run(
+        "offload", "list", "--location", "s3://b", "--location", "file:///tiered", "--region", "eu-west-1",
+        "--cluster", "east", "--output", "out",
+    )  # fmt: skip
+    assert ran.code == 0
+    (request,) = terminal.listed_offloaded
+    assert (request.locations, request.region) == (("s3://b", "file:///tiered"), "eu-west-1")
+    assert (request.cluster_name, request.metadata_store_url) == ("east", "zk:z:2181")
+
+
+@pytest.mark.parametrize("command", [("metadata", "dump", "--source", "x"), ("ledgers", "list")])
+def test_a_failure_ends_with_1_and_nothing_on_standard_output(terminal: Terminal, command: tuple[str, ...]) -> None:
+    ran = terminal.run(*command, "--output", "out")
     assert (ran.code, ran.out) == (1, "")
     assert "nothing was read for this test" in ran.err
 
 
-@pytest.mark.parametrize("command", [("metadata", "dump"), ("ledgers", "list")])
-def test_a_source_and_a_directory_are_wanted(terminal: Terminal, command: tuple[str, str]) -> None:
-    assert terminal.run(*command).code == 1
-    assert terminal.run(*command, "--source", "x").code == 1
-    assert terminal.run(*command, "--source", "x", "--output", "out", "--rate", "-1").code == 1
+@pytest.mark.parametrize("command", [("metadata", "dump", "--source", "x"), ("ledgers", "list")])
+def test_a_source_and_a_directory_are_wanted(terminal: Terminal, command: tuple[str, ...]) -> None:
+    assert "--output" in terminal.run(*command).err
+    assert terminal.run(*command, "--output", "out", "--rate", "-1").code == 1
+    assert "--source" in terminal.run("metadata", "dump", "--output", "out").err

@@ -3,20 +3,22 @@
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from pulsar_sidecar.api.guard import guarded_router
-from pulsar_sidecar.api.rights import Right, takes
-from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
-from pulsar_sidecar.delayed_delivery.selecting import SelectedBatch
+from pulsar_sidecar.features.delayed_messages.http import routes as delayed_delivery
+from pulsar_sidecar.features.delayed_messages.results import Preview
+from pulsar_sidecar.features.delayed_messages.selecting import SelectedBatch, Selection
 from pulsar_sidecar.model.errors import ConflictError
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.server.guard import guarded_router
+from pulsar_sidecar.server.rights import Right, takes
 
 from tests.fakes.delayed_service import FakeDelayedDelivery
 from tests.fakes.deletion_service import FakeDeletionService
-from tests.unit.api.serving import served
 from tests.unit.cli.running import Ran, Terminal
+from tests.unit.server.serving import served
 
 TOPIC = "persistent://public/default/orders"
 
@@ -31,8 +33,11 @@ class Clusters:
     replicated_to: list[str] | None = field(default_factory=lambda: ["east", "west"])
 
     def run(self, *options: str) -> Ran:
+        return self.run_command("cancel-delayed-messages", TOPIC, "--all-clusters", *options)
+
+    def run_command(self, *words: str) -> Ran:
         self.terminal.set("PULSAR_SIDECAR_CLUSTER_URLS", ", ".join(f"{name}={url}" for name, url in self.urls.items()))
-        return self.terminal.run("topics", "cancel-delayed-messages", TOPIC, "--all-clusters", *options)
+        return self.terminal.run("topics", *words)
 
     def cancelled(self) -> dict[str, int]:
         return {name: len(service.asked) for name, service in self.services.items()}
@@ -56,7 +61,7 @@ def clusters(terminal: Terminal) -> Iterator[Clusters]:
         yield found
 
 
-def test_one_confirmation_and_a_verdict_of_each_cluster(clusters: Clusters) -> None:
+def test_one_confirmation_yields_verdicts_of_each_cluster(clusters: Clusters) -> None:
     ran = clusters.run("--property", "customer=1", "--yes")
     assert ran.code == 0, ran.err
     lines = [json.loads(line) for line in ran.out.splitlines()]
@@ -80,7 +85,7 @@ def test_a_topic_of_one_cluster_is_cancelled_there(clusters: Clusters) -> None:
         ("http://127.0.0.1:1", 3, "no answer from http://127.0.0.1:1"),
     ],
 )
-def test_nothing_is_cancelled_unless_all_clusters_are_reached(
+def test_unreachable_cluster_prevents_all_cancellations(
     clusters: Clusters, west: str | None, code: int, reason: str
 ) -> None:
     clusters.urls |= {"west": clusters.urls.get(west or "", west or "")}
@@ -111,4 +116,46 @@ def test_a_cluster_that_refuses_does_not_hold_up_the_others(
 
 def test_ids_are_one_clusters_own(clusters: Clusters) -> None:
     ran = clusters.run("--file", "-")
-    assert (ran.code, "message ids are one cluster's own" in ran.err) == (1, True)
+    assert (ran.code, "message ids differ between clusters" in ran.err) == (1, True)
+
+
+ONE = ("cancel-delayed-message", TOPIC, "-l", "7", "-e", "1", "-t", "1800000000000")
+
+
+def test_one_message_is_cancelled_with_its_copies(clusters: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {"east": 1, "west": 1}
+    asked: list[Selection] = []
+    preview = FakeDelayedDelivery.preview
+
+    def previewed(service: FakeDelayedDelivery, topic: TopicName, selection: Selection) -> Preview:
+        asked.append(selection)
+        (name,) = (name for name, each in clusters.services.items() if each is service)
+        return replace(preview(service, topic, selection), count=rows[name])
+
+    def confirmed(service: FakeDelayedDelivery, topic: TopicName, *_: object) -> list[SelectedBatch]:
+        return [
+            replace(batch, rows=batch.rows[:1]) for batch in list(confirm(service, topic, Selection(key="k"), ""))[:1]
+        ]
+
+    confirm = FakeDelayedDelivery.confirm_selected
+    monkeypatch.setattr(FakeDelayedDelivery, "preview", previewed)
+    monkeypatch.setattr(FakeDelayedDelivery, "confirm_selected", confirmed)
+    ran = clusters.run_command(*ONE, "--all-clusters")
+    assert ran.code == 0, ran.err
+    assert clusters.cancelled() == {"east": 1, "west": 1}
+    due = 1_800_000_000_000
+    one = Selection(due, due + 1, producer_name="p", sequence_id=41, publish_time_ms=1_700_000_000_000)
+    assert asked == [one, one]
+    rows["west"] = 0
+    ran = clusters.run_command(*ONE, "--all-clusters")
+    assert (ran.code, "west: it does not wait there" in ran.err) == (4, True)
+    rows["west"] = 2
+    ran = clusters.run_command(*ONE, "--all-clusters")
+    assert (ran.code, "several messages in west" in ran.err) == (1, True)
+    assert clusters.cancelled() == {"east": 2, "west": 1}
+
+
+def test_one_cluster_warns_of_the_others(clusters: Clusters) -> None:
+    clusters.services["east"].warnings = ("cancelled in this cluster only",)
+    ran = clusters.run_command(*ONE)
+    assert (ran.code, "warning: cancelled in this cluster only" in ran.err) == (0, True), ran.err

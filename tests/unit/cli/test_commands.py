@@ -1,16 +1,16 @@
 import json
 import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.service import (
+from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo, record_document
+from pulsar_sidecar.features.ledger_deletion.results import (
     DeadLetter,
-    FollowedDeletion,
     OperationState,
+    PendingRecord,
     Redirect,
-    Remains,
     SidecarInstance,
     TopicDeletionStatus,
 )
@@ -21,8 +21,8 @@ from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.fakes.deletion_service import FakeDeletionService
-from tests.unit.api.serving import Served, served
 from tests.unit.cli.running import Terminal
+from tests.unit.server.serving import Served, served
 
 TOPIC = parse_topic_name("persistent://public/default/orders")
 pytestmark = pytest.mark.usefixtures("server")
@@ -180,18 +180,22 @@ def test_undelete(terminal: Terminal, service: FakeDeletionService) -> None:
 
 
 def test_topic_deletions(terminal: Terminal, service: FakeDeletionService) -> None:
-    service.running = [TopicDeletionStatus(OperationId("op"), TOPIC, OperationState.RUNNING, 3, 1, 5, "waits")]
+    service.running = [
+        TopicDeletionStatus(OperationId("op"), str(TOPIC), None, OperationState.RUNNING, 3, 1, 5, "waits")
+    ]
     ran = terminal.run("ledger-deletion", "topic-deletions")
     assert str(TOPIC) in ran.out
     assert "waits" in ran.out
-    service.followed = [FollowedDeletion(service.running[0], remains=Remains(("/a/b",), 1, (LedgerId(7),)))]
+    service.followed = [service.running[0].followed(left_nodes=("/a/b",), left=(LedgerId(7),))]
     shown = terminal.run("ledger-deletion", "topic-deletions", "op", "--output", "json")
     assert json.loads(shown.out)["leftLedgerIds"] == [7]
 
 
 def test_abandon(terminal: Terminal, service: FakeDeletionService) -> None:
-    ended = TopicDeletionStatus(OperationId("op"), TOPIC, OperationState.ABANDONED, 3, 1, 5, "it was damaged")
-    service.followed = [FollowedDeletion(ended, remains=Remains(("/a/b",), 0, ()), ended_ms=7)]
+    ended = TopicDeletionStatus(
+        OperationId("op"), str(TOPIC), None, OperationState.ABANDONED, 3, 1, 5, "it was damaged"
+    )
+    service.followed = [ended.followed(left_nodes=("/a/b",), left=(), ended_ms=7)]
     ran = terminal.run("ledger-deletion", "abandon", "op")
     assert ran.code == 0
     assert "/a/b" in ran.out
@@ -202,8 +206,33 @@ def test_abandon(terminal: Terminal, service: FakeDeletionService) -> None:
     assert "HTTP 404" in again.err
 
 
+def test_pending_records(terminal: Terminal, service: FakeDeletionService) -> None:
+    waits = PendingRecord("1:0:0", "t", record_document(record(7)), 5, 2, 65_005, "too-young", 2048)
+    service.waiting = [waits, replace(waits, record=None, next_try_ms=None)]
+    table = terminal.run("ledger-deletion", "pending", "--limit", "1")
+    header, row = (re.split("  +", line) for line in table.out.splitlines())
+    assert header == ["ledger id", "topic", "length", "written", "tries", "next try", "reason"]
+    assert row == ["7", str(TOPIC), "2.0 KiB", "1970-01-01T00:00:00.005Z", "2", "1970-01-01T00:01:05.005Z", "too-young"]
+    assert table.err == "there may be more; the next page: --offset 1\n"
+    rest = terminal.run("ledger-deletion", "pending", "--offset", "1")
+    assert rest.out.splitlines()[1].split() == [
+        "-",
+        "-",
+        "2.0",
+        "KiB",
+        "1970-01-01T00:00:00.005Z",
+        "2",
+        "-",
+        "too-young",
+    ]
+    assert terminal.run("ledger-deletion", "pending", "--offset", "2").err == "none\n"
+    assert service.calls("pending_records") == [(1, 0), (100, 1), (100, 2)]
+
+
 def test_dead_letters(terminal: Terminal, service: FakeDeletionService) -> None:
-    service.dead = [DeadLetter(f"1:{i}:0", record(i), "{}", "no bookie answers", 10, 5) for i in range(3)]
+    service.dead = [
+        DeadLetter(f"1:{i}:0", record_document(record(i)), "{}", "no bookie answers", 10, 5) for i in range(3)
+    ]
     table = terminal.run("ledger-deletion", "dlq", "list", "--limit", "2")
     header = re.split("  +", table.out.splitlines()[0])
     assert header == ["ledger id", "topic", "tries", "dead since", "reason", "message id"]
@@ -280,7 +309,7 @@ def test_a_redirect_to_another_host_is_not(terminal: Terminal, service: FakeDele
     assert stranger.asked == []
 
 
-def test_no_listener(terminal: Terminal) -> None:
+def test_unreachable_sidecar_exits_with_3(terminal: Terminal) -> None:
     (port,) = free_ports(1)
     ran = terminal.run("--admin-url", f"http://127.0.0.1:{port}", "ledger-deletion", "status")
     assert (ran.code, ran.out) == (3, "")
@@ -303,7 +332,7 @@ def test_a_service_that_cannot_now(terminal: Terminal, service: FakeDeletionServ
 
 def test_text_of_others_cannot_move_the_cursor(terminal: Terminal, service: FakeDeletionService) -> None:
     evil = "\x1b[2Jgone\r\nline"
-    service.dead = [DeadLetter("1:1:0", record(1), "{}", evil, 1, 5)]
+    service.dead = [DeadLetter("1:1:0", record_document(record(1)), "{}", evil, 1, 5)]
     service.failure = None
     out = terminal.run("ledger-deletion", "dlq", "list").out
     assert "\x1b" not in out

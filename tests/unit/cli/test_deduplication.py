@@ -4,14 +4,23 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from pulsar_sidecar.api.rooms import deduplication
-from pulsar_sidecar.deduplication.policies import DeduplicationPolicy
+from pulsar_sidecar.features.deduplication import http
+from pulsar_sidecar.features.deduplication.policies import DeduplicationPolicy
+from pulsar_sidecar.features.deduplication.ports import ReplayedEntry
+from pulsar_sidecar.features.deduplication.results import (
+    DeduplicationDecision,
+    DeduplicationView,
+    HeldLedgers,
+    PolicyLevel,
+)
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.server.answers import parse_answer
 
 from tests.fakes.deduplication import TOPIC, DeduplicatedTopics
 from tests.fakes.deletion_service import FakeDeletionService
-from tests.unit.api.serving import Served, served
 from tests.unit.cli.running import Terminal
+from tests.unit.server.serving import Served, served
 
 REPLICATOR = "pulsar.repl.east-->west"
 OTHER = parse_topic_name("persistent://public/default/other")
@@ -26,14 +35,15 @@ def topics() -> DeduplicatedTopics:
     made.cursor("slow", (2, 0))
     made.messages.put((1, 4), "p0", 0, at_ms=made.clock.now_ms() - 90_000)
     made.messages.put((1, 5), "p0", 9)
-    made.messages.put((1, 6), "new", 2**63 - 1)
+    place = Position(LedgerId(1), EntryId(6))
+    made.messages.put_other(ReplayedEntry(place, "new", 2**63 - 1, 0, is_marker=False, replicated_from="east"))
     made.brokers.loaded = [TOPIC]
     return made
 
 
 @pytest.fixture(scope="module")
 def server(topics: DeduplicatedTopics) -> Iterator[Served]:
-    with served(FakeDeletionService(), routers=[deduplication.router(topics.service)]) as opened:
+    with served(FakeDeletionService(), routers=[http.router(topics.service)]) as opened:
         yield opened
 
 
@@ -47,7 +57,7 @@ def test_show(shell: Terminal) -> None:
         "messages there were published 1 min ago",
         "  limits         6 of 10,000 names; 120 B, of 5.0 MiB in an entry and 1024.0 KiB in a node of a "
         "stock ZooKeeper",
-        "  since          25 entries, 2.4 KiB: a load replays them in about 0.0 s",
+        "  since          25 entries, 2.4 KiB: a topic load replays them in about 0.0 s",
         "  holds back     2 ledgers, 2.0 KiB; no other cursor holds 1 of them, 1000 B",
         "  producer                 snapshot",
         "  p0                       0",
@@ -76,40 +86,39 @@ def test_replay(shell: Terminal, topics: DeduplicatedTopics) -> None:
         "2 entries up to 1:6, 0 of them markers; a broker that loads and deduplicates the topic now gets this map"
     )
     assert f"  replay         {replayed}" in lines
-    assert "  new                          -         9223372036854775807" in lines
-    assert "  p0                           0         9" in lines
+    rows = [line.split() for line in lines[-6:]]
+    assert ["new", "-", "9223372036854775807"] in rows
+    assert ["p0", "0", "9"] in rows
+    assert rows[-1] == [REPLICATOR, "9:3", "9:3"]
+    (remark,) = (line for line in lines if line.startswith("  remark"))
+    assert "of 1 producer elsewhere: new (east)" in remark
 
 
-def test_a_topic_that_no_broker_has_loaded_is_reported_as_unloaded(shell: Terminal, topics: DeduplicatedTopics) -> None:
+def test_an_unloaded_topic_is_reported_as_unloaded(shell: Terminal, topics: DeduplicatedTopics) -> None:
     topics.put(OTHER)
     ran = shell.run("deduplication", "show", str(OTHER), "--ask-broker")
     assert ran.out.splitlines()[1].endswith("enabled by the namespace's policy; no broker has the topic loaded")
 
 
-def test_where_deduplication_is_off_a_load_replays_nothing(shell: Terminal, topics: DeduplicatedTopics) -> None:
+def test_load_replays_nothing_without_deduplication(shell: Terminal, topics: DeduplicatedTopics) -> None:
     off = parse_topic_name("persistent://public/default/off")
     topics.put(off, mark_delete=(1, 4))
     topics.brokers.topics[DeduplicationPolicy.ENABLED, off] = False
     lines = shell.run("deduplication", "show", str(off)).out.splitlines()
-    assert "  since          25 entries, 2.4 KiB: a load replays none of them" in lines
+    assert "  since          25 entries, 2.4 KiB: a topic load replays none of them" in lines
 
 
-def test_a_replay_that_is_not_whole_ends_with_4(shell: Terminal) -> None:
+def test_an_incomplete_replay_exits_with_4(shell: Terminal) -> None:
     ran = shell.run("deduplication", "show", str(TOPIC), "--replay", "--limit", "1", "--output", "json")
     assert ran.code == 4
-    (place,) = json.loads(ran.out)
-    assert not place["replay"]["isWhole"]
-    assert place["replay"]["problems"] == ["replayed 1 entry, and there are more; raise the limit"]
-    assert place["decision"] == {
-        "enabled": True,
-        "level": "namespace",
-        "reason": "enabled by the namespace's policy",
-    }
-    assert place["snapshot"]["replicators"] == [{"producer": REPLICATOR, "position": "9:3"}]
-    assert place["heldAlone"] == {"ledgers": [1], "sizeBytes": 1000, "size": "1000 B"}
+    (view,) = parse_answer(list[DeduplicationView], json.loads(ran.out))
+    assert view.replay is not None
+    assert view.replay.problems == ("replayed 1 entry, and there are more; raise the limit",)
+    assert view.decision == DeduplicationDecision(True, PolicyLevel.NAMESPACE, "enabled by the namespace's policy")
+    assert view.held_alone == HeldLedgers((1,), 1_000)
 
 
-def test_a_topic_that_does_not_exist(shell: Terminal) -> None:
+def test_a_missing_topic(shell: Terminal) -> None:
     ran = shell.run("deduplication", "show", "persistent://public/default/none")
     assert (ran.code, ran.out) == (1, "")
     assert "there is no topic persistent://public/default/none" in ran.err

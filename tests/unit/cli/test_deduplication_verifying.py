@@ -6,15 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.deduplication.verifying.findings import Finding, MessagePlace, Producer, ProducerCounts
-from pulsar_sidecar.deduplication.verifying.rows import FindingKind, MessageKind
-from pulsar_sidecar.deduplication.verifying.verify import VerifiedTopic
+from pulsar_sidecar.features.duplicates.findings import Finding, MessagePlace, Producer, ProducerCounts
+from pulsar_sidecar.features.duplicates.rows import FindingKind, MessageKind
+from pulsar_sidecar.features.duplicates.verify import VerifiedTopic
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import UnseenCause, UnseenEntries
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.unit.cli.running import Terminal
-from tests.unit.deduplication.verifying.test_manifests import MANIFEST
+from tests.unit.duplicates.test_manifests import MANIFEST
 
 TOPIC = "persistent://public/default/orders"
 URL = ("--metadata-store-url", "zk:zookeeper:2181")
@@ -87,7 +87,7 @@ def test_findings(terminal: Terminal) -> None:
     assert terminal.run("deduplication", "verify", TOPIC, *URL, "--limit", "3").out.count("9:4:0") == 3
 
 
-def test_what_was_not_seen(terminal: Terminal) -> None:
+def test_unseen_entries_exit_with_1(terminal: Terminal) -> None:
     unopened = replace(CLEAN.producers[Producer("a\x1b", "west")], unopened=1, unopened_batches=1)
     empty = replace(CLEAN, entries=0, first=None, last=None, rows=Counter(), producers={}, unseen=(UNSEEN,))
     terminal.verified = [empty, replace(CLEAN, producers={Producer("p", None): unopened})]
@@ -95,16 +95,16 @@ def test_what_was_not_seen(terminal: Terminal) -> None:
     assert ran.code == 1
     assert "clean" not in ran.out
     assert "no entry was seen\n  NOT SEEN ledger 5, entries 0 to the end: offloaded, ledger 5 is in tiered" in ran.out
-    assert "compared by their lowest ids alone" in ran.out
+    assert "compared only by their lowest ids" in ran.out
 
 
 @pytest.mark.parametrize("topic", ["non-persistent://public/default/orders", "a/b"])
-def test_what_is_no_topic_with_entries(terminal: Terminal, topic: str) -> None:
+def test_topics_without_entries_are_refused(terminal: Terminal, topic: str) -> None:
     assert terminal.run("deduplication", "verify", topic, *URL).code == 1
     assert terminal.asked == []
 
 
-def test_what_has_no_entries_is_not_extracted(terminal: Terminal) -> None:
+def test_a_topic_without_entries_is_not_extracted(terminal: Terminal) -> None:
     topic = "non-persistent://public/default/orders"
     ran = terminal.run("deduplication", "extract", topic, "--output", "out", *URL)
     assert (ran.code, "has no entries" in ran.err, terminal.asked) == (1, True, [])

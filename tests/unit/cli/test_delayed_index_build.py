@@ -4,13 +4,12 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from pulsar_sidecar.api.rooms import delayed_index_checks
-from pulsar_sidecar.delayed_delivery.index.settings import IN_MEMORY_TRACKER_FACTORY
+from pulsar_sidecar.features.delayed_index import http
 
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.fakes.index_building import FIRST_BUCKET, SUBSCRIPTION, IndexToBuild, small_buckets
-from tests.unit.api.serving import Served, served
 from tests.unit.cli.running import Terminal
+from tests.unit.server.serving import Served, served
 
 TOPIC = "persistent://public/default/orders"
 MINUTE = 60_000
@@ -24,7 +23,7 @@ def index() -> IndexToBuild:
 
 @pytest.fixture
 def server(index: IndexToBuild) -> Iterator[Served]:
-    with served(FakeDeletionService(), routers=[delayed_index_checks.build_router(index.builder)]) as server:
+    with served(FakeDeletionService(), routers=[http.build_router(index.builder)]) as server:
         yield server
 
 
@@ -56,27 +55,20 @@ def test_the_approved_plan_is_carried_out(shell: Terminal, index: IndexToBuild) 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("--execute",), "go together"),
-        (("--plan", "0" * 64), "go together"),
-        (("--execute", "--plan", "0" * 64), "look at the new plan"),
+        (("--execute",), "require each other"),
+        (("--plan", "0" * 64), "require each other"),
+        (("--execute", "--plan", "0" * 64), "approve the new plan"),
         (("--execute", "--plan", "abc"), "plan"),
         (("-s", "nobody"), "no subscription nobody"),
     ],
 )
-def test_what_is_refused_changes_nothing(
+def test_refused_build_changes_nothing(
     shell: Terminal, index: IndexToBuild, options: tuple[str, ...], expected: str
 ) -> None:
     ran = shell.run(*BUILD, *options)
     assert ran.code != 0
     assert expected in ran.err
     assert index.named() == {}
-
-
-def test_a_loaded_topic_and_other_trackers_are_refused(shell: Terminal, index: IndexToBuild) -> None:
-    index.loaded = "broker-1"
-    assert "stop its producers and consumers" in shell.run(*BUILD).err.replace("\n", " ")
-    index.loaded, index.factory = None, IN_MEMORY_TRACKER_FACTORY
-    assert "delayedDeliveryTrackerFactoryClassName" in shell.run(*BUILD).err
 
 
 def test_a_topic_loaded_at_the_same_moment_is_reported(shell: Terminal, index: IndexToBuild) -> None:

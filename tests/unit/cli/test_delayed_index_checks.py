@@ -4,15 +4,15 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from pulsar_sidecar.api.rooms import delayed_index_checks
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.features.delayed_index import http
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.lookups import Unreadable
+from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.fakes.checked_index import FIRST, CheckedIndex, FakeDeletions, FakeLoaded, repair_of, tracker
 from tests.fakes.deletion_service import FakeDeletionService
-from tests.unit.api.serving import Served, served
 from tests.unit.cli.running import Terminal
+from tests.unit.server.serving import Served, served
 
 TOPIC = "persistent://public/default/orders"
 BUCKET = "#pulsar.internal.delayed.bucket_7_8"
@@ -30,7 +30,7 @@ def loaded() -> FakeLoaded:
 
 @pytest.fixture
 def server(index: CheckedIndex, loaded: FakeLoaded) -> Iterator[Served]:
-    routes = delayed_index_checks.router(repair_of(index, loaded, FakeDeletions()))
+    routes = http.repair_router(repair_of(index, loaded, FakeDeletions()))
     with served(FakeDeletionService(), routers=[routes]) as found:
         yield found
 
@@ -63,19 +63,9 @@ def test_findings_are_reported_with_their_remedy(shell: Terminal, index: Checked
         f"dangling-pointer  {TOPIC}  s  {BUCKET}",
         f"  cause       there is no ledger {FIRST}",
     ]
-    answer = json.loads(shell.run("delayed-index", "fsck", "public/default", "--output", "json").out)
-    (finding,) = answer["findings"]
-    assert (finding["kind"], finding["ledgerId"], finding["bucket"]) == ("dangling-pointer", FIRST, BUCKET)
-    assert {"consequence", "remedy"} <= finding.keys()
-    assert answer["checked"]["buckets"] == 2
 
 
-def test_topics_of_the_first_kind_have_routes_too(shell: Terminal) -> None:
-    ran = shell.run("delayed-index", "fsck", "persistent://public/cluster/default/orders")
-    assert (ran.code, "there is no topic persistent://public/cluster/default/orders" in ran.err) == (1, True)
-
-
-def test_what_cannot_be_checked_ends_with_1(shell: Terminal) -> None:
+def test_failed_check_exits_with_1(shell: Terminal) -> None:
     for place in ("persistent://public/default/none", "public/none", "a/b/c/d/e"):
         assert shell.run("delayed-index", "fsck", place).code == 1
 
@@ -99,7 +89,7 @@ def test_a_plan_is_shown_approved_and_carried_out(shell: Terminal, index: Checke
     assert (again.code, again.out, again.err.strip()) == (0, "", "there is nothing to repair")
 
 
-def test_what_a_broker_loads_meanwhile_ends_with_4(shell: Terminal, index: CheckedIndex, loaded: FakeLoaded) -> None:
+def test_topic_loaded_during_repair_exits_with_4(shell: Terminal, index: CheckedIndex, loaded: FakeLoaded) -> None:
     index.store.remove(ledger_path(LedgerId(FIRST)))
     plan = json.loads(shell.run("delayed-index", "repair", TOPIC, "--output", "json").out)["plan"]
     loaded.from_question = loaded.asked + 4
@@ -110,7 +100,7 @@ def test_what_a_broker_loads_meanwhile_ends_with_4(shell: Terminal, index: Check
 def test_kinds_choose(shell: Terminal, index: CheckedIndex) -> None:
     index.store.remove(ledger_path(LedgerId(FIRST)))
     ran = shell.run("delayed-index", "repair", TOPIC, "--kind", "overlap", "--kind", "bad-key")
-    assert ran.err.splitlines()[-1] == "nothing can be repaired with these options now; see what is left"
+    assert ran.err.splitlines()[-1] == "nothing can be repaired with these options now; see the remaining findings"
     refused = shell.run("delayed-index", "repair", TOPIC, "--kind", "no-such-kind")
     assert (refused.code, "not one of 'dangling-pointer', 'foreign-ledger'" in refused.err) == (1, True)
 
@@ -122,12 +112,12 @@ def test_orphans_are_repaired_only_where_they_are_looked_for(shell: Terminal, se
     assert (answer.status, "orphans=true" in answer.reason) == (400, True)
 
 
-def test_what_is_left_is_reported_and_is_not_nothing(shell: Terminal, index: CheckedIndex) -> None:
+def test_unrepairable_findings_are_reported(shell: Terminal, index: CheckedIndex) -> None:
     index.brokers["b"] = tracker(max_num_buckets=3)
     ran = shell.run("delayed-index", "repair", TOPIC)
     left, end = ran.err.splitlines()
     assert left.startswith("left: unusable-setting: b has delayedDeliveryMaxNumBuckets=3; set ")
-    assert end == "nothing can be repaired with these options now; see what is left"
+    assert end == "nothing can be repaired with these options now; see the remaining findings"
     assert shell.run("delayed-index", "fsck", TOPIC).out.splitlines()[0] == "unusable-setting"
 
 

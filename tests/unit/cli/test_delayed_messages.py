@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
-from pulsar_sidecar.cli.groups import delayed_messages
-from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause, SubscriptionResult
+from pulsar_sidecar.features.delayed_messages.cli import delayed_messages
+from pulsar_sidecar.features.delayed_messages.http import routes as delayed_delivery
+from pulsar_sidecar.features.delayed_messages.results import CancellationStatus, Cause, Verdict
 
 from tests.fakes.delayed_service import FakeDelayedDelivery
 from tests.fakes.deletion_service import FakeDeletionService
-from tests.unit.api.serving import Served, served
 from tests.unit.cli.running import Terminal
+from tests.unit.server.serving import Served, served
 
 TOPIC = "persistent://public/default/orders"
 DUE = "1800000000000"
@@ -35,7 +35,7 @@ def server(fake: FakeDelayedDelivery, terminal: Terminal) -> Iterator[Served]:
     [("-l", "7", "-e", "3", "-t", DUE, "-s", "a,b"),
      ("--ledgerId", "7", "--entryId", "3", "--deliverAt", DUE, "--subscriptionNames", "a,b")],
 )  # fmt: skip
-def test_one_message_with_the_pips_options(
+def test_pip_options_cancel_one_message(
     terminal: Terminal, fake: FakeDelayedDelivery, options: tuple[str, ...]
 ) -> None:
     ran = terminal.run("topics", "cancel-delayed-message", TOPIC, *options)
@@ -56,15 +56,15 @@ def test_a_due_time_may_be_iso_8601(terminal: Terminal, fake: FakeDelayedDeliver
     assert "ISO 8601 with an offset" in ran.err
 
 
-def test_what_was_not_cancelled_ends_with_1_and_the_reason(terminal: Terminal, fake: FakeDelayedDelivery) -> None:
-    fake.results = (SubscriptionResult("s", CancellationStatus.TOO_LATE, Cause.DUE, "its due time has passed"),)
+def test_failed_cancellation_exits_with_1_and_the_reason(terminal: Terminal, fake: FakeDelayedDelivery) -> None:
+    fake.verdicts = (Verdict("s", CancellationStatus.TOO_LATE, Cause.DUE, "its due time has passed"),)
     ran = terminal.run("topics", "cancel-delayed-message", TOPIC, "-l", "7", "-e", "3", "-t", DUE)
     assert ran.code == 1
     assert "its due time has passed" in ran.err
 
 
-def test_what_is_in_the_log_is_printed(terminal: Terminal, fake: FakeDelayedDelivery) -> None:
-    fake.results = (SubscriptionResult("s", CancellationStatus.ACCEPTED, Cause.ACK_STATE_FULL, "when there is room"),)
+def test_logged_cancellations_are_printed(terminal: Terminal, fake: FakeDelayedDelivery) -> None:
+    fake.verdicts = (Verdict("s", CancellationStatus.ACCEPTED, Cause.ACK_STATE_FULL, "when there is room"),)
     ran = terminal.run(
         "--output", "json", "topics", "cancel-delayed-message", TOPIC, "-l", "7", "-e", "3", "-t", DUE, "--defer"
     )
@@ -77,21 +77,6 @@ def test_what_is_in_the_log_is_printed(terminal: Terminal, fake: FakeDelayedDeli
 def test_wrong_usage_is_1(terminal: Terminal, fake: FakeDelayedDelivery, options: tuple[str, ...]) -> None:
     assert terminal.run("topics", "cancel-delayed-message", TOPIC, *options).code == 1
     assert fake.asked == []
-
-
-def test_a_non_persistent_topic_is_reported(terminal: Terminal) -> None:
-    ran = terminal.run(
-        "topics",
-        "cancel-delayed-message",
-        TOPIC.replace("persistent", "non-persistent"),
-        "-l",
-        "7",
-        "-e",
-        "3",
-        "-t",
-        DUE,
-    )
-    assert (ran.code, "none can be cancelled" in ran.err) == (1, True)
 
 
 def test_skipping_messages(terminal: Terminal, fake: FakeDelayedDelivery) -> None:
@@ -136,7 +121,7 @@ def test_a_selection_that_could_not_read_everything_ends_with_4(terminal: Termin
 @pytest.mark.parametrize(
     "options", [(), ("--file", "x", "--key", "k"), ("--property", "nonsense"), ("--file", "/no/such/file")]
 )
-def test_neither_or_both_or_nonsense_is_1(terminal: Terminal, options: tuple[str, ...]) -> None:
+def test_invalid_combinations_of_options_exit_with_1(terminal: Terminal, options: tuple[str, ...]) -> None:
     assert terminal.run("topics", "cancel-delayed-messages", TOPIC, *options).code == 1
 
 

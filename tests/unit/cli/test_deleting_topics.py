@@ -6,8 +6,12 @@ import sys
 import threading
 
 import pytest
-from pulsar_sidecar.cli.groups import topic_deletion
-from pulsar_sidecar.ledger_deletion.service import FollowedDeletion, OperationState, Remains, TopicDeletionStatus
+from pulsar_sidecar.features.ledger_deletion.cli import following as topic_deletion
+from pulsar_sidecar.features.ledger_deletion.results import (
+    FollowedDeletion,
+    OperationState,
+    TopicDeletionStatus,
+)
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
@@ -31,8 +35,9 @@ def waiting(service: FakeDeletionService) -> FakeDeletionService:
 
 
 def seen(state: OperationState, reason: str | None = None, *, left: int = 2) -> FollowedDeletion:
-    status = TopicDeletionStatus(OperationId("op-1"), TOPIC, state, 3, 2, 5, reason)
-    return FollowedDeletion(status, remains=Remains((), left, tuple(map(LedgerId, range(left)))))
+    remedy = "abandon it" if state is OperationState.STUCK else None
+    status = TopicDeletionStatus(OperationId("op-1"), str(TOPIC), None, state, 3, 2, 5, reason, remedy=remedy)
+    return status.followed(left_nodes=(), left=tuple(map(LedgerId, range(left))))
 
 
 def with_input(monkeypatch: pytest.MonkeyPatch, terminal: Terminal, text: str, *arguments: str) -> Ran:
@@ -64,7 +69,7 @@ def test_a_deletion_that_continues_is_followed_to_its_end(terminal: Terminal, wa
     ]
 
 
-def test_what_is_to_be_known_of_the_end_is_printed(terminal: Terminal, waiting: FakeDeletionService) -> None:
+def test_details_of_the_finished_deletion_are_printed(terminal: Terminal, waiting: FakeDeletionService) -> None:
     waiting.followed = [seen(OperationState.DONE, "it was gone before a broker was asked")]
     ran = terminal.run("topics", "delete", "orders")
     assert (ran.code, ran.out) == (0, "")
@@ -88,11 +93,11 @@ def test_when_it_stops_waiting_it_prints_the_state(terminal: Terminal, waiting: 
     assert waiting.calls("topic_deletion") == []
 
 
-def test_it_does_not_wait_for_a_stuck_deletion(terminal: Terminal, waiting: FakeDeletionService) -> None:
+def test_command_does_not_wait_for_a_stuck_deletion(terminal: Terminal, waiting: FakeDeletionService) -> None:
     waiting.followed = [seen(OperationState.STUCK, "10 bytes are not a ManagedLedgerInfo")]
     ran = terminal.run("topics", "delete", "orders", "--output", "json")
     assert (ran.code, json.loads(ran.out)["state"]) == (4, "stuck")
-    assert "pulsar-sidecar ledger-deletion abandon op-1" in ran.err
+    assert ran.err.endswith("abandon it\n")
 
 
 @pytest.mark.parametrize("state", [OperationState.REFUSED, OperationState.ABANDONED])
@@ -133,7 +138,9 @@ def test_a_deletion_whose_answer_did_not_come_is_followed(
     asked_again = threading.Event()
 
     def hang(self: FakeDeletionService, topic: TopicName, **_: object) -> TopicDeletionStatus:
-        self.running = [TopicDeletionStatus(OperationId("op-1"), topic, OperationState.RUNNING, 3, 1, 5, "no bookies")]
+        self.running = [
+            TopicDeletionStatus(OperationId("op-1"), str(topic), None, OperationState.RUNNING, 3, 1, 5, "no bookies")
+        ]
         asked_again.wait(5)
         raise TemporaryError("nobody hears this")
 
@@ -165,7 +172,7 @@ def test_several_topics_are_deleted_with_progress(terminal: Terminal, service: F
     assert lines[-1] == "deleted 40 of 40 topics"
 
 
-def test_one_that_fails_stops_no_other(terminal: Terminal, service: FakeDeletionService) -> None:
+def test_one_failed_deletion_does_not_stop_the_others(terminal: Terminal, service: FakeDeletionService) -> None:
     service.topic_failures = {"persistent://public/default/b": BrokerRefusedError(412, "it has subscriptions")}
     ran = terminal.run("topics", "delete", "a", "b", "c", "--output", "json")
     assert ran.code == 4
@@ -179,7 +186,7 @@ def test_one_that_fails_stops_no_other(terminal: Terminal, service: FakeDeletion
     assert table[1].split()[:2] == ["b", "failed"]
 
 
-def test_those_that_are_not_done_in_time_are_named(terminal: Terminal, waiting: FakeDeletionService) -> None:
+def test_deletions_that_time_out_are_named(terminal: Terminal, waiting: FakeDeletionService) -> None:
     ran = terminal.run("topics", "delete", "a", "b", "--wait-seconds", "0", "--output", "json")
     assert ran.code == 4
     assert [(each["topic"], each["state"], each["operationId"]) for each in json.loads(ran.out)] == [
@@ -195,7 +202,7 @@ def test_an_end_of_many_that_is_not_known_is_unknown(terminal: Terminal, waiting
     assert waiting.running == []
 
 
-def test_no_more_than_asked_for_are_deleted_at_a_time(
+def test_parallel_option_limits_concurrent_deletions(
     terminal: Terminal, service: FakeDeletionService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock, now, most = threading.Lock(), [0], [0]
@@ -228,7 +235,7 @@ def test_names_come_from_standard_input(
     assert sorted(deleted(service)) == ["#b", "a", "c "]
 
 
-def test_one_name_from_standard_input_is_one_topic(
+def test_single_name_from_standard_input_is_one_topic(
     terminal: Terminal, service: FakeDeletionService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran = with_input(monkeypatch, terminal, "orders\n", "--confirm-source-data-loss", str(TOPIC))
@@ -241,7 +248,7 @@ def test_one_name_from_standard_input_is_one_topic(
     [
         ("a\nnon-persistent://a/b/c\n", "line 2: "),
         ("a\n\na/b\n", "line 3: "),
-        ("# nothing\n\n", "names no topic"),
+        ("# nothing\n\n", "no topics on standard input"),
     ],
 )
 def test_a_list_that_cannot_be_used_deletes_nothing(
@@ -256,7 +263,7 @@ def test_a_list_that_cannot_be_used_deletes_nothing(
 def test_a_loss_is_confirmed_for_one_topic_only(terminal: Terminal, service: FakeDeletionService) -> None:
     ran = terminal.run("topics", "delete", "a", "b", "--confirm-source-data-loss", "a")
     assert ran.code == 1
-    assert "--confirm-source-data-loss goes with one topic" in ran.err
+    assert "--confirm-source-data-loss accepts a single topic" in ran.err
     assert service.asked == []
 
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from pulsar_sidecar.doctor.findings import Finding, Level
+from pulsar_sidecar.features.doctor.findings import Finding, Level
 from pulsar_sidecar.model.errors import InvalidInputError
 
 from tests.unit.cli.running import Terminal
@@ -14,7 +14,7 @@ BAD = Finding(Level.FAILED, "metadata store", "it is away", "start it")
 
 
 @pytest.mark.parametrize(("findings", "code"), [([GOOD, OFF], 0), ([GOOD, OFF, BAD], 2)])
-def test_it_prints_a_line_for_each_finding_and_fails_where_one_failed(
+def test_doctor_prints_each_finding_and_fails_if_one_failed(
     terminal: Terminal, findings: list[Finding], code: int
 ) -> None:
     terminal.examined = findings
@@ -39,7 +39,7 @@ def test_as_json(terminal: Terminal) -> None:
     assert ran.code == 2
 
 
-def test_a_wrong_setting_is_no_finding(terminal: Terminal) -> None:
+def test_invalid_setting_exits_with_1(terminal: Terminal) -> None:
     terminal.examined = InvalidInputError("metadataStoreUrl is missing")
     ran = terminal.run("doctor")
     assert (ran.code, ran.out) == (1, "")

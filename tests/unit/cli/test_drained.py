@@ -4,20 +4,20 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from pulsar_sidecar.api.rooms import audit
-from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
-from pulsar_sidecar.audit.plan_progress import advance, begin, unfinished_plans
 from pulsar_sidecar.cli.command_groups import ExitCode
-from pulsar_sidecar.delayed_delivery.workflow.service import CancelStatus
-from pulsar_sidecar.ledger_deletion.service import InflightEstimate
-from pulsar_sidecar.ledger_deletion.watch.service import LeakState
+from pulsar_sidecar.features.audit import http as audit
+from pulsar_sidecar.features.audit.plan_progress import advance, begin, unfinished_plans
+from pulsar_sidecar.features.delayed_messages.http import routes as delayed_delivery
+from pulsar_sidecar.features.delayed_messages.results import CancelStatus
+from pulsar_sidecar.features.ledger_deletion.results import InflightEstimate
+from pulsar_sidecar.features.ledger_deletion.watch.results import LeakState
 
 from tests.fakes.delayed_service import FakeDelayedDelivery
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.fakes.leaks import leak
 from tests.fakes.metadata import FakeMetadataStore
-from tests.unit.api.serving import Served, served
 from tests.unit.cli.running import Terminal
+from tests.unit.server.serving import Served, served
 
 NOTHING = InflightEstimate(0, 0, None, 0)
 PLAN = "5" * 64
@@ -43,7 +43,7 @@ def server(
         yield server
 
 
-def test_nothing_is_left(shell: Terminal) -> None:
+def test_drained_sidecar_can_be_removed(shell: Terminal) -> None:
     ran = shell.run("drained")
     assert (ran.code, "can be removed" in ran.err) == (ExitCode.DONE, True)
 
@@ -75,14 +75,14 @@ def test_a_ledger_that_was_appended_is_in_flight_and_no_leak(shell: Terminal, se
     assert shell.run("drained").code == ExitCode.DONE
 
 
-def test_what_is_not_known_is_not_nothing(shell: Terminal, delayed: FakeDelayedDelivery) -> None:
+def test_unknown_backlog_is_not_drained(shell: Terminal, delayed: FakeDelayedDelivery) -> None:
     delayed.status = CancelStatus(True, False, 0, False, None, None)
     ran = shell.run("drained")
     assert ran.code == ExitCode.NOT_ALL
     assert "not known" in ran.out
 
 
-def test_what_is_switched_off_is_named(shell: Terminal, service: FakeDeletionService) -> None:
+def test_disabled_features_are_named(shell: Terminal, service: FakeDeletionService) -> None:
     service.enabled = False
     ran = shell.run("drained")
     assert (ran.code, "topicTwoPhaseDeletionEnabled is off" in ran.err) == (ExitCode.DONE, True)

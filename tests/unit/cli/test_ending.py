@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.ledger_deletion.service import DeadLetter
-from pulsar_sidecar.local_cluster.processes import free_ports
+from pulsar_sidecar.features.ledger_deletion.results import DeadLetter
 from pulsar_sidecar.model.clocks import SystemClock
 
 from tests.fakes.deletion_service import FakeDeletionService
-from tests.unit.api.serving import served
 from tests.unit.cli.running import Terminal
+from tests.unit.server.serving import served
 
 ROOT = Path(__file__).parents[3]
 CLOCK = SystemClock()
@@ -62,18 +61,6 @@ def interrupted_while_it_waits(hung: socket.socket, process: subprocess.Popen[st
         printed = process.communicate(timeout=60)
         assert CLOCK.monotonic_seconds() - begin < 5, "a second, on a machine with nothing else to do"
     return printed
-
-
-def test_a_bookie_that_is_away_is_no_answer(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    address = f"127.0.0.1:{port}"
-    with command(
-        "ledgers", "list", "--source", f"bookie-http://{address}", "--output", str(tmp_path / "out")
-    ) as process:
-        _, output = process.communicate(timeout=60)
-    assert process.returncode == 3, output
-    assert address in output
-    assert "Traceback" not in output
 
 
 def test_a_command_that_waits_for_a_hung_zookeeper_ends_soon_after_it_is_interrupted(tmp_path: Path) -> None:
@@ -155,6 +142,6 @@ def test_names_that_the_terminal_cannot_write_are_escaped() -> None:
 def test_a_token_that_travels_in_clear_is_a_warning(terminal: Terminal) -> None:
     arguments = ("--request-timeout", "0.001", "--auth-params", "token:abc", "ledger-deletion", "status")
     for url in ("http://192.0.2.1:8750", "HTTP://192.0.2.1:8750"):
-        assert "the token travels in clear to 192.0.2.1" in terminal.run("--admin-url", url, *arguments).err
+        assert "the token is sent unencrypted to 192.0.2.1" in terminal.run("--admin-url", url, *arguments).err
     for url in ("http://127.0.0.1:1", "https://192.0.2.1:8750"):
         assert "in clear" not in terminal.run("--admin-url", url, *arguments).err

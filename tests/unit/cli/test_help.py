@@ -5,12 +5,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pulsar_sidecar.__main__ import programs
-from pulsar_sidecar.cli.app import command_line
+from pulsar_sidecar.bootstrap.commands import command_line
 from pulsar_sidecar.cli.command_groups import LazyCommand
 from pulsar_sidecar.settings.fields import GROUPS, title
 from typer.core import TyperGroup
@@ -46,14 +47,16 @@ def test_short_help_is_a_short_sentence(path: tuple[str, ...], command: Any) -> 
     assert len(command.short_help) <= LONGEST_SHORT_HELP, command.short_help
 
 
-def test_every_command_takes_an_output_format_and_its_older_spellings(terminal: Terminal) -> None:
+def test_every_command_has_an_example_and_takes_an_output_format_and_its_older_spellings(terminal: Terminal) -> None:
     for path, command in COMMANDS:
         if isinstance(command, TyperGroup) or path[0] in ("serve", "completion", "demo"):
             continue
         names = [name for option in command.params for name in option.opts]
         assert {"--output-format", "--output", "--format"} <= set(names), path
         assert len(names) == len(set(names)), path
-        assert "--output-format" in terminal.run(*path, "--help").out
+        shown = terminal.run(*path, "--help").out
+        assert "--output-format" in shown
+        assert path[0] == "local-cluster" or "Example" in shown, path
     for spelling in ("--output-format", "--output", "--format"):
         ran = terminal.run("--output-format", "json", "audit", "prune", ".", spelling, "xml")
         assert (ran.code, ran.out) == (1, "")
@@ -61,7 +64,7 @@ def test_every_command_takes_an_output_format_and_its_older_spellings(terminal: 
 
 
 def test_h_is_help_and_v_is_the_version(terminal: Terminal) -> None:
-    assert terminal.run("-v").out == terminal.run("--version").out
+    assert terminal.run("-v").out == terminal.run("--version").out == f"{version('pulsar-sidecar')}\n"
     for arguments in ((), ("topics",), ("topics", "delete"), ("local-cluster", "up"), ("serve",), ("publish",)):
         shown = terminal.run(*arguments, "-h")
         assert (shown.code, shown.out) == (0, terminal.run(*arguments, "--help").out)

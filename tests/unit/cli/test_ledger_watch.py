@@ -1,18 +1,17 @@
 import json
 import re
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from msgspec.structs import replace
-from pulsar_sidecar.ledger_deletion.service import Redirect, SidecarInstance
-from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
-from pulsar_sidecar.ledger_deletion.watch.service import LeakState
+from pulsar_sidecar.features.ledger_deletion.results import Redirect, SidecarInstance
+from pulsar_sidecar.features.ledger_deletion.watch.results import LeakCause, LeakState
 from pulsar_sidecar.model.errors import DisabledError
 
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.fakes.leaks import TOPIC, explanation, leak, standby, watching
-from tests.unit.api.serving import served
 from tests.unit.cli.running import Terminal
+from tests.unit.server.serving import served
 
 WATCH = ("ledger-deletion", "watch")
 pytestmark = pytest.mark.usefixtures("server")
@@ -63,7 +62,7 @@ def test_brake_and_append(terminal: Terminal, service: FakeDeletionService) -> N
     assert service.calls("append_leak")[1:] == [(7, UUID(attempt))]
 
 
-def test_no_leaks(terminal: Terminal) -> None:
+def test_empty_leak_list_prints_a_count(terminal: Terminal) -> None:
     ran = terminal.run(*WATCH, "leaks")
     assert (ran.code, ran.out, ran.err) == (0, "", "0 ledgers\n")
 
@@ -96,7 +95,7 @@ def test_a_ledger_is_explained(terminal: Terminal, service: FakeDeletionService)
     assert service.calls("explain") == [7]
 
 
-def test_what_the_watching_sidecar_knows_is_asked_there(terminal: Terminal, service: FakeDeletionService) -> None:
+def test_leaks_are_read_from_the_leading_sidecar(terminal: Terminal, service: FakeDeletionService) -> None:
     leader = FakeDeletionService()
     leader.watch.found = [leak(7)]
     leader.watch.explained = {7: explanation(7)}
@@ -125,5 +124,11 @@ def test_resume_and_holds(terminal: Terminal, service: FakeDeletionService) -> N
     assert terminal.run(*WATCH, "hold", "remove", TOPIC).code == 0
     missing = terminal.run(*WATCH, "hold", "remove", "public")
     assert (missing.code, "HTTP 404" in missing.err) == (1, True)
-    asked = [("control", None), ("resume_watch", None), ("hold", TOPIC), ("unhold", TOPIC), ("unhold", "public")]
+    asked = [
+        ("control", None),
+        ("resume_watch", None),
+        ("hold", TOPIC),
+        ("release_hold", TOPIC),
+        ("release_hold", "public"),
+    ]
     assert service.asked == asked

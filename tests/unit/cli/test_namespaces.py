@@ -1,6 +1,6 @@
 import pytest
-from pulsar_sidecar.cli.groups import namespaces
-from pulsar_sidecar.ledger_deletion.service import OperationState
+from pulsar_sidecar.features.ledger_deletion.cli import namespaces
+from pulsar_sidecar.features.ledger_deletion.results import OperationState
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, TemporaryError
 
 from tests.fakes.deletion_service import FakeDeletionService
@@ -14,7 +14,7 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(namespaces, "_BETWEEN_LOOKS_SECONDS", 0.0)
 
 
-def test_it_follows_the_deletion_and_shows_how_far_it_is(terminal: Terminal, service: FakeDeletionService) -> None:
+def test_command_follows_the_deletion_and_shows_progress(terminal: Terminal, service: FakeDeletionService) -> None:
     service.namespace_statuses = [
         (OperationState.RUNNING, 0, None),
         (OperationState.RUNNING, 4, None),
@@ -35,7 +35,7 @@ def test_it_follows_the_deletion_and_shows_how_far_it_is(terminal: Terminal, ser
     ]
 
 
-def test_one_that_is_done_at_once(terminal: Terminal, service: FakeDeletionService) -> None:
+def test_namespace_that_is_deleted_immediately(terminal: Terminal, service: FakeDeletionService) -> None:
     ran = terminal.run("namespaces", "delete", "p/c/n")
     assert (ran.code, ran.err) == (0, "deleted p/c/n\n")
     assert service.calls("delete_namespace") == [("p/c/n", False, None, False)]
@@ -70,7 +70,7 @@ def test_a_sidecar_that_knows_no_such_deletion_ends_it(terminal: Terminal, servi
 
 
 @pytest.mark.parametrize("name", ["public", "a/b/c/d", "public/", ""])
-def test_what_is_not_a_namespace_is_refused(name: str, terminal: Terminal, service: FakeDeletionService) -> None:
+def test_invalid_namespace_is_refused(name: str, terminal: Terminal, service: FakeDeletionService) -> None:
     ran = terminal.run("namespaces", "delete", name)
     assert (ran.code, "is not a namespace" in ran.err) == (1, True)
     assert service.asked == []

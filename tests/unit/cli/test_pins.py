@@ -1,19 +1,42 @@
-"""``pulsar-sidecar pins``, as a person runs it."""
+"""``pulsar-sidecar pins``, as a person runs it, and the routes that it asks, over a cluster in memory."""
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.features.pins.bookies import BookiesReader
+from pulsar_sidecar.features.pins.http import bookies_router, router
+from pulsar_sidecar.features.pins.ports import StoredCopies
+from pulsar_sidecar.model.ids import BookieId, LedgerId
+from pulsar_sidecar.model.ledgers import OffloadContext
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.ownership.paths import managed_ledger_path
+from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
 
-from tests.fakes.pins import TOPIC, PinnedCluster
-from tests.unit.api.pins_serving import BOOKIE, served_pins
-from tests.unit.api.serving import Served
+from tests.fakes.bookkeeper import data_custom_metadata, ledger_metadata_bytes, managed_ledger_bytes
+from tests.fakes.deletion_service import FakeDeletionService
+from tests.fakes.pins import FIGURES, TOPIC, PinnedCluster
 from tests.unit.cli.running import Terminal
+from tests.unit.server.serving import Served, served
 
 AS_OF = "; as of 2023-11-14T22:13:20Z"
+BASE = "/admin/v2/pins"
+BOOKIE = BookieId("bookie-1:3181")
+
+
+@contextmanager
+def served_pins(cluster: PinnedCluster) -> Iterator[Served]:
+    """Serve one ledger of `TOPIC`, a deleted one that `BOOKIE` has not collected, and a bookie that does not answer."""
+    cluster.bookies.stored[LedgerId(60)] = StoredCopies(700, (BOOKIE,))
+    cluster.bookies.read = {BOOKIE: FIGURES, BookieId("bookie-2:3181"): Unreadable("no answer")}
+    cluster.bookies.down = {BookieId("bookie-2:3181")}
+    every = [(LedgerId(1), ledger_metadata_bytes(custom_metadata=data_custom_metadata(TOPIC.managed_ledger_name)))]
+    bookies = BookiesReader(lambda: iter(every), cluster.bookies, cluster.clock)
+    with served(FakeDeletionService(), routers=[router(cluster.reader), bookies_router(bookies)]) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +62,12 @@ def test_a_topic_with_its_remedies(shell: Terminal) -> None:
         f"{TOPIC}: 2.9 KiB (5.9 KiB on bookies); NOT LOADED: nothing of it is trimmed{AS_OF}",
         "  backlog s: holds 2 ledgers, 2.0 KiB (3.9 KiB on bookies); frees 2.0 KiB (3.9 KiB on bookies)",
         "    acknowledged up to 1:9; 20 entries waiting",
-        "    - start its consumers, and let them acknowledge",
-        "    - skip everything that waits: the subscription never gets it: "
-        f"pulsar-admin topics clear-backlog -s s {TOPIC}",
-        "    - delete the subscription, if no consumer needs it any more: "
-        f"pulsar-admin topics unsubscribe -s s {TOPIC}",
+        "    - start its consumers, so that they acknowledge the backlog",
+        f"    - skip the backlog: the subscription never receives it: pulsar-admin topics clear-backlog -s s {TOPIC}",
+        f"    - delete the subscription if no consumer needs it: pulsar-admin topics unsubscribe -s s {TOPIC}",
         "  not-loaded: holds 1 ledger, 1000 B (2.0 KiB on bookies); frees 1000 B (2.0 KiB on bookies)",
-        "    no broker has the topic loaded, and only such a one trims it",
-        f"    - have a broker load the topic and trim it: pulsar-admin topics trim-topic {TOPIC}",
+        "    no broker has loaded the topic, and only such a broker trims it",
+        f"    - load the topic, and trim it: pulsar-admin topics trim-topic {TOPIC}",
     ]
     assert json.loads(shell.run("pins", "topic", str(TOPIC), "--output-format", "json").out)[0]["topic"] == str(TOPIC)
 
@@ -54,6 +75,17 @@ def test_a_topic_with_its_remedies(shell: Terminal) -> None:
 def test_a_shadow_names_its_source(shell: Terminal) -> None:
     ran = shell.run("pins", "namespace", "other/ns")
     assert f"a shadow of {TOPIC}, whose ledgers it reads" in ran.out
+
+
+def test_bytes_in_tiered_storage(terminal: Terminal) -> None:
+    cluster = PinnedCluster()
+    copies = {1: OffloadContext(1, 2, "S3", {}), 2: OffloadContext(1, 3, "S3", {}, bookkeeper_deleted=True)}
+    listed = managed_ledger_bytes((1, 2, 3), offloaded=copies)
+    cluster.store.put(managed_ledger_path(TOPIC.managed_ledger_name), listed)
+    with served_pins(cluster) as server:
+        terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
+        for named in ("topic", str(TOPIC)), ("namespace", TOPIC.namespace):
+            assert ", 2.0 KiB in tiered storage (1000 B there alone)" in terminal.run("pins", *named).out
 
 
 def test_a_namespace_without_remedies(shell: Terminal) -> None:
@@ -74,10 +106,10 @@ def test_a_ledger(shell: Terminal) -> None:
 
 def test_bookies(shell: Terminal) -> None:
     ran = shell.run("pins", "bookies")
-    assert "  its disks: 2.9 MiB of 8.6 MiB used, by whatever is on them" in ran.out.splitlines()
-    assert "  not collected: not known, at most 2.9 MiB, and 6 ledgers" in ran.out.splitlines()
+    assert "  disk usage: 2.9 MiB of 8.6 MiB, including other files" in ran.out.splitlines()
+    assert "  not collected: unknown, at most 2.9 MiB, and 6 ledgers" in ran.out.splitlines()
     assert "bookie-2:3181 (DOWN): 1 ledger; 1000 B of closed ones; as of 2" in ran.out
-    assert "  its own figures are not known: no answer" in ran.out.splitlines()
+    assert "  its figures are unavailable: no answer" in ran.out.splitlines()
     assert ran.code == 0
     one = shell.run("pins", "bookie", BOOKIE, "--by-topic").out
     assert f"  {TOPIC}: 1 ledger, 1000 B" in one.splitlines()
@@ -93,3 +125,69 @@ def test_bookies_that_are_all_down_are_listed_and_no_success(terminal: Terminal)
         ran = terminal.run("pins", "bookies")
     assert (ran.code, ran.out.count("(DOWN): 1 ledger; 1000 B")) == (3, 2)
     assert "no bookie is up, of 2" in ran.err
+
+
+# --- the routes ----------------------------------------------------------------------------------------------------
+
+
+def test_answers_as_json(server: Served) -> None:
+    (found,) = asked(server, "/persistent/public/default/orders")
+    backlog, _ = found.pop("pins")
+    assert found.pop("held")[0] == {"pins": ["backlog s"], "ledgers": 2, "bytes": 2000, "onBookiesBytes": 4000}
+    assert found == {
+        "topic": str(TOPIC),
+        "readMs": 1_700_000_000_000,
+        "loadedBy": None,
+        "shadowOf": None,
+        "ledgers": 3,
+        "bytes": 3000,
+        "onBookiesBytes": 6000,
+        "tieredBytes": 0,
+        "tieredAndBookiesBytes": 0,
+        "tieredAloneLedgers": 0,
+        "tieredAloneBytes": 0,
+    }
+    assert backlog.pop("remedies")[-1]["command"] == f"pulsar-admin topics unsubscribe -s s {TOPIC}"
+    assert backlog == {
+        "cause": "backlog",
+        "holder": "s",
+        "detail": "acknowledged up to 1:9; 20 entries waiting",
+        "ledgers": 2,
+        "ledgerIds": [2, 3],
+        "bytes": 2000,
+        "onBookiesBytes": 4000,
+        "freesBytes": 2000,
+        "freesOnBookiesBytes": 4000,
+        "alsoHeldBy": [],
+        "endsMs": None,
+    }
+    assert asked(server, f"/bookies/{BOOKIE}?byTopic=true")["shares"] == [
+        {"owner": str(TOPIC), "ledgers": 1, "sizeBytes": 1000}
+    ]
+    first, second = asked(server, "/bookies")
+    assert (first["figures"]["liveBytes"], first["uncollectedAtMostBytes"], first["state"]) == (
+        5000,
+        2_995_000,
+        "writable",
+    )
+    assert (second["figures"], second["problem"], second["state"]) == (None, "no answer", "down")
+
+
+def asked(server: Served, path: str) -> Any:
+    return server.ask("GET", f"{BASE}{path}").json
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/persistent/public/default/none", 404),
+        ("/persistent/p/c/n/none", 404),
+        ("/namespaces/public/none", 404),
+        ("/namespaces/public/default?limit=101", 400),
+        ("/namespaces/public/default?x=1", 400),
+        ("/ledgers/x", 400),
+        ("/bookies/none%3A1", 404),
+    ],
+)
+def test_missing_topic_and_invalid_input_are_refused(server: Served, path: str, status: int) -> None:
+    assert server.ask("GET", f"{BASE}{path}").status == status

@@ -47,7 +47,7 @@ def test_on_a_terminal_there_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "10/10" in terminal.getvalue()
 
 
-def test_nothing_to_do_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_work_shows_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
     lines: list[str] = []
     with ProgressBar("sending", lines.append) as bar:
         bar.report(0, 0)

@@ -5,16 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.deduplication.publishing.messages import BatchLimits
-from pulsar_sidecar.deduplication.publishing.records import RecordFormat
-from pulsar_sidecar.deduplication.publishing.requests import (
+from pulsar_sidecar.features.publishing.messages import BatchLimits
+from pulsar_sidecar.features.publishing.records import RecordFormat
+from pulsar_sidecar.features.publishing.requests import (
     BrokerAccess,
-    Published,
+    FilePublishResult,
     PublishedPartition,
     PublishFileRequest,
     PublishRequest,
 )
-from pulsar_sidecar.deduplication.publishing.routing import HashingScheme
+from pulsar_sidecar.features.publishing.routing import HashingScheme
 from pulsar_sidecar.model.client_conf import ClientConf
 from pulsar_sidecar.model.errors import (
     ConflictError,
@@ -31,7 +31,7 @@ from tests.unit.cli.running import Ran, Terminal
 TOPIC = "persistent://public/default/events"
 USUAL = ("events.jsonl", TOPIC, "--producer-name", "n")
 AGAIN = f"pulsar-sidecar publish events.jsonl {TOPIC} --producer-name n"
-PUBLISHED = Published(
+PUBLISHED = FilePublishResult(
     records=5,
     stored_earlier=2,
     stored=2,
@@ -44,12 +44,12 @@ PUBLISHED = Published(
 )
 
 
-def ran(terminal: Terminal, *options: str, answer: Published | SidecarError = PUBLISHED) -> Ran:
+def ran(terminal: Terminal, *options: str, answer: FilePublishResult | SidecarError = PUBLISHED) -> Ran:
     terminal.published = answer
     return terminal.run("publish", *USUAL, *options)
 
 
-def test_as_it_is_usually_asked_for(terminal: Terminal) -> None:
+def test_the_usual_command(terminal: Terminal) -> None:
     result = ran(terminal, "--output", "json")
     assert (result.code, result.err.splitlines()[:2]) == (
         0,
@@ -121,11 +121,11 @@ def test_a_signal_and_an_unfinished_record_end_with_4_and_the_next_command(termi
         (OutcomeUnknownError("no answer"), 3),
     ],
 )
-def test_what_failed_names_the_next_step_and_no_secret(terminal: Terminal, error: SidecarError, code: int) -> None:
+def test_an_error_names_the_next_step_and_no_secret(terminal: Terminal, error: SidecarError, code: int) -> None:
     terminal.set("PULSAR_SIDECAR_AUTH_PARAMS", "token:secret")
     result = ran(terminal, "--fresh", answer=error)
     assert (result.code, result.out) == (code, "")
-    assert f"\n{error}\nwhat is stored stays stored" in result.err
+    assert f"\n{error}\nstored records stay stored" in result.err
     assert result.err.endswith(f"{AGAIN}\n")
     assert "secret" not in result.err
 

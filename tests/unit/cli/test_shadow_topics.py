@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage
+from pulsar_sidecar.features.ledger_deletion.results import ShadowDeletionStage
 from pulsar_sidecar.model.errors import ConflictError, TemporaryError
 from pulsar_sidecar.model.names import parse_topic_name
 
@@ -11,7 +11,7 @@ from tests.unit.cli.running import Terminal
 pytestmark = pytest.mark.usefixtures("server")
 
 
-def test_it_calls_until_it_is_done_and_shows_the_way(terminal: Terminal, service: FakeDeletionService) -> None:
+def test_command_repeats_the_call_until_done_and_shows_stages(terminal: Terminal, service: FakeDeletionService) -> None:
     waiting = (ShadowDeletionStage.DISCONNECTING, "the replicator is still connected")
     service.shadow_answers = [
         *((stage, None) for stage in ShadowDeletionStage if stage is not ShadowDeletionStage.DONE),
@@ -62,8 +62,8 @@ def test_a_ledger_that_is_lost_is_a_failure(terminal: Terminal, service: FakeDel
     assert "the source lacks 1 ledger that it had before" in ran.err
 
 
-def test_a_source_that_could_not_be_looked_at_is_no_success(terminal: Terminal, service: FakeDeletionService) -> None:
-    service.missing_sources = (parse_topic_name("persistent://public/default/source"),)
+def test_unchecked_source_exits_with_1(terminal: Terminal, service: FakeDeletionService) -> None:
+    service.missing_sources = ("persistent://public/default/source",)
     ran = terminal.run("topics", "delete-shadow", "orders-shadow", "--output", "json")
     assert (ran.code, json.loads(ran.out)["stage"]) == (1, "done")
     assert "persistent://public/default/source does not exist, so its ledgers could not be checked" in ran.err

@@ -4,15 +4,15 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
-from pulsar_sidecar.cli.groups import waiting_messages
-from pulsar_sidecar.delayed_delivery.backlog import WaitingReader
+from pulsar_sidecar.backlog.waiting import WaitingReader
+from pulsar_sidecar.features.delayed_index import http
+from pulsar_sidecar.features.delayed_index.cli import waiting as waiting_messages
 
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_messages import TOPIC, FakeCluster
 from tests.fakes.deletion_service import FakeDeletionService
-from tests.unit.api.serving import Served, served
 from tests.unit.cli.running import Terminal
+from tests.unit.server.serving import Served, served
 
 PATH = "/admin/v2/persistent/public/default/orders/delayedMessages"
 
@@ -26,7 +26,7 @@ def _shared() -> Iterator[tuple[FakeCluster, Served]]:
     cluster.publish(2, None)
     cluster.subscribe("billing").acked = set(sorted(cluster.entries)[:10])
     with served(
-        FakeDeletionService(), routers=[delayed_delivery.waiting_router(WaitingReader(cluster, cluster, cluster.clock))]
+        FakeDeletionService(), routers=[http.waiting_router(WaitingReader(cluster, cluster, cluster.clock))]
     ) as server:
         yield cluster, server
 

@@ -3,15 +3,15 @@
 import json
 
 import pytest
-from pulsar_sidecar.api.authentication import Authentication
-from pulsar_sidecar.api.authentication_tokens import TokenVerifier, secret_key
-from pulsar_sidecar.api.rights import Rights, Roles
 from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.server.authentication import Authentication
+from pulsar_sidecar.server.authentication_tokens import TokenVerifier, secret_key
+from pulsar_sidecar.server.rights import Rights, Roles
 
 from tests.fakes.deletion_service import FakeDeletionService
-from tests.unit.api.serving import served
-from tests.unit.api.test_authentication import SECRET, data_url, hs256
 from tests.unit.cli.running import Terminal
+from tests.unit.server.serving import served
+from tests.unit.server.test_authentication import SECRET, data_url, hs256
 
 ROLES = Roles(frozenset({"root"}), frozenset({"op"}), frozenset({"look"}))
 
@@ -46,9 +46,10 @@ def test_a_credential_names_its_role_and_what_the_settings_allow_it(
 def test_without_authentication_every_caller_may_do_everything(terminal: Terminal) -> None:
     with served(FakeDeletionService()) as server:
         terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
-        ran, as_json = terminal.run("whoami"), terminal.run("whoami", "--output-format", "json")
+        ran = terminal.run("--auth-params", f"token:{hs256({'sub': 'root'})}", "whoami")
+        as_json = terminal.run("whoami", "--output-format", "json")
     assert ran.out.splitlines()[:2] == [
-        "no role: the sidecar asks for no credential (authenticationEnabled=false)",
+        "no role: the sidecar requires no credential (authenticationEnabled=false)",
         "  super user  yes  everything",
     ]
     assert json.loads(as_json.out)["superUser"] is True

@@ -12,7 +12,7 @@ from pulsar_sidecar.cli.words import (
     length_of_time,
     parse_time,
     reading,
-    with_readings,
+    with_readable_texts,
     words,
 )
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -33,7 +33,7 @@ def test_a_length_of_time_is_not_written_as_a_time() -> None:
             assert name in LENGTHS_OF_TIME, f"{name}: {description}"
 
 
-def test_no_name_shows_its_json_spelling() -> None:
+def test_words_contain_no_json_spelling() -> None:
     for name, _ in fields():
         assert not re.search("[a-z][A-Z]|Ms$", words(name)), name
 
@@ -68,7 +68,7 @@ def test_json_has_both_and_keeps_what_is_there() -> None:
         "record": {"createdMs": 7},
         "list": [{"dueMs": 1}],
     }
-    assert with_readings(document) == {
+    assert with_readable_texts(document) == {
         "sinceMs": 0,
         "since": "1970-01-01T00:00:00Z",
         "sizeBytes": 1,

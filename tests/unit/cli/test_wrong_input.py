@@ -3,9 +3,7 @@
 import io
 import json
 import re
-import threading
-from collections.abc import Collection, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from hypothesis import strategies as st
 from pulsar_sidecar.__main__ import programs
 from typer.core import TyperGroup
 
+from tests.fakes.http_servers import Answer, Arrived, HttpServer, http_server
 from tests.unit.cli.running import Terminal
 from tests.unit.cli.test_help import COMMANDS
 
@@ -27,7 +26,7 @@ WORDS = [
     "", "-", "--", ".", "..", "0", "1", "-1", "1e400", "nan", "9" * 30, "x=y", "=", "a/b", "a/b/c", "a//c", "12:3",
     "persistent://a/b/c", "persistent://a/b/c", "{", "[" * 2_000, "null", '{"a":1}', "12:3:4:5:6", "zk:", "zk://a:1",
     "zk-snapshot:garbage", "token:", "json", "table", "none", "garbage", "records", "2026-12-24T18:00:00Z", "\x1b[2J",
-    "é", "http://[", "http://127.0.0.1:1", "bookie-http://,", "file:///nowhere",
+    "é", "http://[", "http://127.0.0.1:1", "file:///nowhere",
 ]  # fmt: skip
 documents = st.recursive(
     st.none() | st.booleans() | st.integers(-1, 2**70) | st.sampled_from([1e400, "", "x", "done"]),
@@ -42,41 +41,15 @@ answers = st.one_of(
 )
 
 
-class Stranger:
-    """A server that is not a sidecar; it gives every call the same answer."""
-
-    def __init__(self) -> None:
-        self.status, self.body = 200, b""
-        stranger = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def answer(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                self.send_response(stranger.status)
-                self.send_header("Content-Length", str(len(stranger.body)))
-                self.send_header("Location", "http://127.0.0.1:1/")
-                self.end_headers()
-                self.wfile.write(stranger.body)
-
-            do_GET = do_POST = do_PUT = do_DELETE = answer  # noqa: N815  BaseHTTPRequestHandler's names
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
 @pytest.fixture(scope="module")
-def stranger() -> Iterator[Stranger]:
-    server = Stranger()
-    yield server
-    server.close()
+def stranger() -> Iterator[HttpServer]:
+    """A server that is not a sidecar; it gives every call the same answer."""
+    with http_server() as server:
+        yield server
+
+
+def strange(status: int, body: bytes = b"") -> Callable[[Arrived], Answer]:
+    return lambda _: Answer(status, body, {"Location": "http://127.0.0.1:1/", "Connection": "close"})
 
 
 @pytest.fixture
@@ -110,14 +83,14 @@ def written(draw: st.DrawFn, option: Any) -> list[str]:
 @given(data=st.data(), status=st.sampled_from([200, 202, 204, 307, 404, 409, 500]), body=answers)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_any_arguments_and_any_answer(
-    terminal: Terminal, stranger: Stranger, place: Path, monkeypatch: pytest.MonkeyPatch, data: st.DataObject,
+    terminal: Terminal, stranger: HttpServer, place: Path, monkeypatch: pytest.MonkeyPatch, data: st.DataObject,
     status: int, body: bytes,
 ) -> None:  # fmt: skip
     del place
     path, command = data.draw(st.sampled_from(RUNNABLE))
     chosen = [option for option in command.params if option.required or data.draw(st.integers(0, 5)) == 0]
     words = [word for option in chosen for word in data.draw(written(option))]
-    stranger.status, stranger.body = status, b"" if status == 204 else body
+    stranger.answer = strange(status, b"" if status == 204 else body)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data.draw(st.binary(max_size=50)))))
     ends_well(
         terminal,
@@ -157,6 +130,10 @@ def test_any_file_and_directory(
     for name in ("manifest.json", "summary.json", "cluster.json"):
         (directory / name).write_bytes(garbage)
     (tmp_path / "file.p.checkpoint").write_bytes(garbage)
+    rocksdb = tmp_path / "rocksdb"
+    rocksdb.mkdir()
+    for name in ("CURRENT", "000001.log"):
+        (rocksdb / name).write_bytes(garbage)
     new = ("--output", tmp_path / "new")
     commands: list[tuple[Any, ...]] = [
         ("--admin-url", "http://127.0.0.1:1", "--tls-trust-cert-path", file, "ledger-deletion", "status"),
@@ -165,6 +142,8 @@ def test_any_file_and_directory(
         ("--admin-url", "http://127.0.0.1:1", "topics", "cancel-delayed-messages", "orders", "--file", file),
         ("serve", "--config", file, "--metadata-store-url", "x"),
         ("metadata", "dump", "--source", f"zk-snapshot:{file}", *new),
+        ("metadata", "dump", "--source", f"rocksdb-copy:{rocksdb}", *new),
+        ("ledgers", "list", "--metadata-store-url", f"rocksdb-copy:{rocksdb}", *new),
         ("publish", file, "orders", "--producer-name", "p", "--format", "length-prefixed", "--dry-run", *NOWHERE),
     ]
     for place in (directory, file, tmp_path / "nowhere"):
@@ -184,22 +163,18 @@ def test_any_file_and_directory(
     ends_well(terminal, "ledger-deletion", "status")
 
 
-def test_addresses_that_no_resolver_takes(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_addresses_that_no_resolver_takes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal(capsys, monkeypatch, programs())
-    new = ("--output", str(tmp_path / "new"))
     for host in (TOO_LONG, "[", "a b", "a:b", "a:99999", "\xe9..", ""):
         for scheme in ("http", "https"):
             ends_well(terminal, "--admin-url", f"{scheme}://{host}", "ledger-deletion", "status")
-        ends_well(terminal, "ledgers", "list", "--source", f"bookie-http://{host}", *new)
 
 
-def test_a_stranger_that_redirects_to_itself_is_no_sidecar(terminal: Terminal, stranger: Stranger) -> None:
-    stranger.status, stranger.body = 307, b""
+def test_redirecting_foreign_server_is_not_a_sidecar(terminal: Terminal, stranger: HttpServer) -> None:
+    stranger.answer = strange(307)
     ran = terminal.run("--admin-url", stranger.url, "ledger-deletion", "status")
     assert (ran.code, ran.out) == (1, "")
-    stranger.status, stranger.body = 204, b""
+    stranger.answer = strange(204)
     ran = terminal.run("--admin-url", stranger.url, "namespaces", "set-deduplication", "public/default", "--enable")
     assert (ran.code, ran.out) == (1, "")
     assert "does --admin-url name a sidecar" in ran.err

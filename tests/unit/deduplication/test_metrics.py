@@ -3,10 +3,10 @@
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from pulsar_sidecar.deduplication.metrics import DeduplicationMetrics
-from pulsar_sidecar.deduplication.policies import DeduplicationPolicy
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.features.deduplication.metrics import DeduplicationMetrics
+from pulsar_sidecar.features.deduplication.policies import DeduplicationPolicy
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
+from pulsar_sidecar.ownership.paths import managed_ledger_path, partitioned_topic_path
 
 from tests.fakes.deduplication import TOPIC, DeduplicatedTopics
 
@@ -39,7 +39,7 @@ def watched() -> Watched:
 def test_a_topic_behind_its_snapshot(watched: Watched) -> None:
     watched.topics.put(mark_delete=(1, 4), sequences={"a": 7, "b": 9})
     watched.topics.cursor("billing", (2, 0))
-    watched.metrics.look(TOPIC)
+    watched.metrics.update(TOPIC)
     seen = watched.seen()
     assert seen.pop("load_replay_seconds") > 0
     assert seen == {
@@ -55,29 +55,29 @@ def test_a_topic_behind_its_snapshot(watched: Watched) -> None:
 
 def test_a_snapshot_at_the_end_is_not_late(watched: Watched) -> None:
     watched.topics.put(mark_delete=(3, 9))
-    watched.metrics.look(TOPIC)
+    watched.metrics.update(TOPIC)
     assert watched.seen()["snapshot_lag_seconds"] == watched.seen()["snapshot_lag_entries"] == 0
 
 
 def test_a_cursor_without_deduplication_is_left_over(watched: Watched) -> None:
     watched.topics.put(mark_delete=(1, 4))
     watched.topics.brokers.namespaces[DeduplicationPolicy.ENABLED, TOPIC.namespace] = False
-    watched.metrics.look(TOPIC)
+    watched.metrics.update(TOPIC)
     assert (watched.seen()["cursor_left_over"], watched.seen()["load_replay_seconds"]) == (1, 0)
 
 
 def test_without_a_cursor_nothing_is_held(watched: Watched) -> None:
     watched.topics.put()
-    watched.metrics.look(TOPIC)
+    watched.metrics.update(TOPIC)
     seen = watched.seen()
     assert (seen["cursor_left_over"], seen["pinned_bytes"], seen["unreadable"]) == (0, 0, 0)
     assert "producers" not in seen
 
 
-def test_what_is_not_known_is_absent(watched: Watched) -> None:
+def test_unknown_values_are_absent(watched: Watched) -> None:
     watched.topics.put(mark_delete=(1, 4))
     watched.topics.lengths.unreadable = "ledger 3 cannot be measured"
-    watched.metrics.look(TOPIC)
+    watched.metrics.update(TOPIC)
     seen = watched.seen()
     assert seen["unreadable"] == 1
     assert "snapshot_lag_entries" not in seen
@@ -88,22 +88,22 @@ def test_each_partition_is_a_topic(watched: Watched) -> None:
     watched.topics.store.put(partitioned_topic_path(TOPIC), b'{"partitions":2}')
     for index in range(2):
         watched.topics.put(TOPIC.partition(index), mark_delete=(3, index))
-    watched.metrics.look(TOPIC)
+    watched.metrics.update(TOPIC)
     lags = [watched.seen(str(TOPIC.partition(index)))["snapshot_lag_entries"] for index in range(2)]
     assert lags == [9, 8]
 
 
 def test_after_a_failed_look_nothing_old_is_shown(watched: Watched) -> None:
     watched.topics.put(mark_delete=(1, 4))
-    watched.metrics.look(TOPIC)
+    watched.metrics.update(TOPIC)
     assert watched.seen()
     watched.topics.store.fail_next("read_many", TemporaryError("no ZooKeeper"))
     with pytest.raises(TemporaryError):
-        watched.metrics.look(TOPIC)
+        watched.metrics.update(TOPIC)
     assert watched.seen() == {"unreadable": 1}, "silence would look like health"
-    watched.metrics.look(TOPIC)
+    watched.metrics.update(TOPIC)
     assert watched.seen()["unreadable"] == 0
     watched.topics.store.remove(managed_ledger_path(TOPIC.managed_ledger_name))
     with pytest.raises(NotFoundError):
-        watched.metrics.look(TOPIC)
+        watched.metrics.update(TOPIC)
     assert watched.seen() == {}, "a topic that is gone has no state"

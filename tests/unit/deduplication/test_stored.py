@@ -1,20 +1,20 @@
-"""What is stored of deduplication: snapshots, what has come since, and the ledgers that cursors hold back."""
+"""Stored state: snapshots, the entries after them, and the ledgers that cursors retain."""
 
 import pytest
-from pulsar_sidecar.deduplication.snapshots import (
-    ReplicatedPosition,
+from pulsar_sidecar.features.deduplication.results import Amount, ReplicatedPosition
+from pulsar_sidecar.features.deduplication.snapshots import (
     Snapshot,
     replicated_positions,
     snapshot_in_entry,
     snapshot_in_node,
 )
-from pulsar_sidecar.deduplication.stored import Amount, StoredDeduplication, held_by
-from pulsar_sidecar.ledger_ownership.paths import cursor_path, managed_ledger_path
-from pulsar_sidecar.ledger_ownership.references import LedgerReference
+from pulsar_sidecar.features.deduplication.stored import StoredDeduplication, held_by
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.topic_stats import DEDUPLICATION_CURSOR
+from pulsar_sidecar.ownership.paths import cursor_path, managed_ledger_path
+from pulsar_sidecar.ownership.references import LedgerReference
 
 from tests.fakes.bookkeeper import cursor_bytes, position_entry
 from tests.fakes.deduplication import TOPIC, DeduplicatedTopics
@@ -53,7 +53,7 @@ def _snapshot(position: tuple[int, int], lost: str | None = None) -> Snapshot:
         ((10, -1), Amount(0, 0), []),
     ],
 )
-def test_what_comes_after_a_snapshot_and_what_it_holds(
+def test_entries_after_a_snapshot_and_retained_ledgers(
     mark_delete: tuple[int, int], since: Amount, held: list[int]
 ) -> None:
     stored = StoredDeduplication(TOPIC, _snapshot(mark_delete), LEDGERS)
@@ -62,7 +62,7 @@ def test_what_comes_after_a_snapshot_and_what_it_holds(
     assert stored.size_of(stored.held) == 1000 * len(held)
 
 
-def test_what_is_not_known_is_not_counted() -> None:
+def test_unknown_amounts_are_not_counted() -> None:
     unreadable = StoredDeduplication(TOPIC, Unreadable("cut"), LEDGERS)
     assert (unreadable.since, unreadable.held) == (None, None)
     unmeasured = StoredDeduplication(TOPIC, _snapshot((2, 0)), LEDGERS, "no bookie")
@@ -91,7 +91,7 @@ def test_topics_are_read_with_their_snapshots(topics: DeduplicatedTopics) -> Non
     assert "cannot be read" in odd.reason
 
 
-def test_bookies_that_do_not_answer_leave_the_snapshot_known(topics: DeduplicatedTopics) -> None:
+def test_the_snapshot_is_known_without_bookies(topics: DeduplicatedTopics) -> None:
     topics.put(mark_delete=(1, 4))
     topics.lengths.unreadable = "no bookie answers"
     stored = _read(topics)
@@ -100,7 +100,7 @@ def test_bookies_that_do_not_answer_leave_the_snapshot_known(topics: Deduplicate
     assert stored.since is None
 
 
-def test_a_cursor_that_moves_while_it_is_read_is_read_again(topics: DeduplicatedTopics) -> None:
+def test_a_moving_cursor_is_read_again(topics: DeduplicatedTopics) -> None:
     topics.put(mark_delete=(1, 4))
     moving = cursor_bytes(7, mark_delete=(1, 0))
     topics.store.put(CURSOR, moving)
@@ -113,7 +113,7 @@ def test_a_cursor_that_moves_while_it_is_read_is_read_again(topics: Deduplicated
     assert moved.position == (2, 3)
 
 
-def test_a_cursor_that_is_deleted_while_it_is_read_is_absent(topics: DeduplicatedTopics) -> None:
+def test_cursor_deleted_during_the_read_is_absent(topics: DeduplicatedTopics) -> None:
     topics.put(mark_delete=(1, 4))
     moving = cursor_bytes(7, mark_delete=(1, 0))
     topics.store.put(CURSOR, moving)
@@ -122,7 +122,7 @@ def test_a_cursor_that_is_deleted_while_it_is_read_is_absent(topics: Deduplicate
     assert _read(topics).snapshot == Absent()
 
 
-def test_ledgers_that_other_cursors_hold_too(topics: DeduplicatedTopics) -> None:
+def test_ledgers_retained_by_other_cursors_too(topics: DeduplicatedTopics) -> None:
     topics.put(ledgers=(1, 2, 3, 4), mark_delete=(1, 4))
     stored = _read(topics)
     assert topics.stored.held_alone(stored) == [1, 2, 3]
@@ -154,4 +154,4 @@ def test_truncated_snapshots_are_errors() -> None:
 def test_replicators_keep_positions() -> None:
     name = "pulsar.repl.east-->west"
     sequences = {f"{name}_EID": 3, f"{name}_LID": 9, "mine_LID": 1, "mine_EID": 2, "pulsar.repl.half_LID": 5}
-    assert list(replicated_positions(sequences)) == [ReplicatedPosition(name, Position(LedgerId(9), EntryId(3)))]
+    assert list(replicated_positions(sequences)) == [ReplicatedPosition(name, "9:3")]

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pulsar_sidecar.audit.service import FindingsTable, RowsRequest
 from pulsar_sidecar.bootstrap.audit_review import show_audit
 from pulsar_sidecar.demo.auditing import AuditResult, AuditScenario, Findings, differences, findings_of
+from pulsar_sidecar.features.audit.requests import FindingsTable, RowsRequest
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.ids import LedgerId
 
@@ -27,10 +27,9 @@ ADDRESSES = ClusterAddresses(
 class FakeCommands:
     """`demo.auditing.Commands`, with audits that were written before: those of each last look in turn."""
 
-    def __init__(self, directory: Path, spark: bool = True) -> None:
+    def __init__(self, directory: Path) -> None:
         self.ran: list[tuple[str, ...]] = []
         self._directory = directory
-        self._spark = spark
 
     def write(self, name: str, **tables: Sequence[dict[str, Any]]) -> None:
         write_audit(self.path(name), **tables)
@@ -44,9 +43,8 @@ class FakeCommands:
         wanted = tuple(map(FindingsTable, ALL))
         return dict(show_audit(self.path(audit), wanted, RowsRequest(limit=1_000_000)).document)
 
-    def on_spark(self, *options: str) -> bool:
+    def run_on_spark(self, *options: str) -> None:
         self.ran.append(("spark", *options))
-        return self._spark
 
     def path(self, name: str) -> Path:
         return self._directory / name
@@ -71,18 +69,18 @@ def played(commands: FakeCommands, dangling: frozenset[LedgerId] = NONE) -> tupl
     return story.run(LEAKED, dangling), "\n".join(lines)
 
 
-def test_what_leaked_is_found_by_both_engines_applied_and_the_last_audit_is_clean(commands: FakeCommands) -> None:
+def test_leaks_are_found_by_both_engines_and_applied(commands: FakeCommands) -> None:
     commands.write("last-1")
     act, text = played(commands)
     assert act == AuditResult(0, 1, 1, 1, 0, CLEAN, True, commands.path("second") / "report.html")
-    assert act.kept_its_promise
+    assert act.succeeded
     assert "its answer is the same" in text
     assert [command[:2] for command in commands.ran if command[0] == "audit"] == [
         ("audit", "run"), ("audit", "run"), ("audit", "explain"), ("audit", "apply"), ("audit", "run"),
     ]  # fmt: skip
 
 
-def test_what_looks_like_a_finding_for_a_minute_is_looked_at_again(commands: FakeCommands) -> None:
+def test_transient_finding_is_audited_again(commands: FakeCommands) -> None:
     commands.write("last-1", missing=[missing(7, kind="compacted")])
     commands.write("last-2", orphans=[orphan(8, standing="first-look")])
     commands.write("last-3")
@@ -99,28 +97,19 @@ def test_what_looks_like_a_finding_for_a_minute_is_looked_at_again(commands: Fak
         ({"unattributed": [unattributed(9)]}, Findings(0, 0, 1)),
     ],
 )
-def test_what_stays_breaks_the_promise(commands: FakeCommands, tables: dict[str, Any], at_end: Findings) -> None:
+def test_remaining_findings_fail_the_demo(commands: FakeCommands, tables: dict[str, Any], at_end: Findings) -> None:
     for look in range(1, 9):
         commands.write(f"last-{look}", **tables)
     act, _ = played(commands)
-    assert (act.at_end, act.kept_its_promise) == (at_end, False)
+    assert (act.at_end, act.succeeded) == (at_end, False)
     assert 2 < commands.looks() < 9
 
 
 def test_references_that_dangled_before_are_not_counted(commands: FakeCommands) -> None:
     commands.write("last-1", missing=[missing(7)])
     act, _ = played(commands, dangling=frozenset({LedgerId(7)}))
-    assert act.kept_its_promise
+    assert act.succeeded
     assert commands.looks() == 1
-
-
-def test_without_spark_nothing_is_promised_and_that_is_reported(tmp_path: Path) -> None:
-    commands = FakeCommands(tmp_path, spark=False)
-    for name in ("first", "second", "last-1"):
-        commands.write(name)
-    act, text = played(commands)
-    assert (act.spark_agrees, act.kept_its_promise) == (None, False)
-    assert "PySpark IS NOT INSTALLED" in text
 
 
 def test_another_answer_of_sparks_breaks_the_promise(tmp_path: Path) -> None:
@@ -129,7 +118,7 @@ def test_another_answer_of_sparks_breaks_the_promise(tmp_path: Path) -> None:
         commands.write(name)
     commands.write("second-on-spark", usage=[usage("persistent://a/b/c")])
     act, text = played(commands)
-    assert (act.spark_agrees, act.kept_its_promise) == (False, False)
+    assert (act.spark_agrees, act.succeeded) == (False, False)
     assert "ANOTHER one: usage" in text
 
 

@@ -6,21 +6,20 @@ from functools import cache
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
-from pulsar_sidecar.ack_state.metrics import AckStateMetrics
-from pulsar_sidecar.audit.results.report import metrics_registry
-from pulsar_sidecar.audit.results.summaries import LeftoverNodes
-from pulsar_sidecar.deduplication.metrics import DeduplicationMetrics
-from pulsar_sidecar.delayed_delivery.index.metrics import DelayedIndexMetrics, WatchedIndexes
-from pulsar_sidecar.delayed_delivery.metrics import CancellationMetrics
-from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics, GaugeReadings
-from pulsar_sidecar.ledger_deletion.outcomes import Decision
-from pulsar_sidecar.ledger_deletion.second_phase.decide import OutcomeReason
-from pulsar_sidecar.ledger_deletion.second_phase.limits import LimitReadings
-from pulsar_sidecar.ledger_deletion.service import InflightEstimate
+from pulsar_sidecar.features.acknowledgements.metrics import AckStateMetrics
+from pulsar_sidecar.features.audit.results.report import metrics_registry
+from pulsar_sidecar.features.audit.results.summaries import LeftoverNodes
+from pulsar_sidecar.features.deduplication.metrics import DeduplicationMetrics
+from pulsar_sidecar.features.delayed_index.metrics import DelayedIndexMetrics, WatchedIndexes
+from pulsar_sidecar.features.delayed_messages.metrics import CancellationMetrics
+from pulsar_sidecar.features.ledger_deletion.metrics import DeletionMetrics, GaugeReadings
+from pulsar_sidecar.features.ledger_deletion.outcomes import Decision
+from pulsar_sidecar.features.ledger_deletion.results import InflightEstimate, LimitReadings
+from pulsar_sidecar.features.ledger_deletion.second_phase.decide import OutcomeReason
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.observability.metrics import process_registry
 
-from tests.fakes.ack_states import state_of
+from tests.fakes.acknowledging_broker import state_of
 from tests.fakes.clock import FakeClock
 from tests.fakes.deduplication import TOPIC as DEDUPLICATED
 from tests.fakes.deduplication import DeduplicatedTopics
@@ -31,7 +30,7 @@ from tests.unit.audit.findings import orphan, summary
 
 
 def ack_states() -> Collector:
-    state = state_of(parse_topic_name("persistent://t/n/a"), "s")
+    state = state_of(parse_topic_name("persistent://t/n/a"))
     return AckStateMetrics("east", lambda: [state])
 
 
@@ -42,7 +41,7 @@ def delayed_index() -> Collector:
     topic.seal("s", 101, 7, 7, [(5_000, 7, 0)])
     topic.cursor("s")
     metrics = DelayedIndexMetrics("east")
-    WatchedIndexes(index_service(store, entries), metrics, FakeClock()).look(topic.topic)
+    WatchedIndexes(index_service(store, entries), metrics, FakeClock()).update(topic.topic)
     return metrics
 
 
@@ -50,7 +49,7 @@ def deduplication() -> Collector:
     topics = DeduplicatedTopics()
     metrics = DeduplicationMetrics("east", topics.service)
     topics.put(mark_delete=(3, 9), sequences={"a": 7})
-    metrics.look(DEDUPLICATED)
+    metrics.update(DEDUPLICATED)
     return metrics
 
 

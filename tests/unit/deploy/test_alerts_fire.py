@@ -85,7 +85,7 @@ def test_every_alert_is_tried() -> None:
     assert {case.alert for case in CASES} == set(RULES)
 
 
-def test_nothing_fires_while_two_sidecars_are_well(tmp_path: Path) -> None:
+def test_no_alert_fires_while_two_sidecars_are_healthy(tmp_path: Path) -> None:
     inputs, minutes = played(Case("", "sidecars-end", DAY + HOUR, "", until=QUIET))
     # Without any audit, an audit is overdue.
     alerts = sorted(RULES.keys() - {"PulsarLedgerAuditOverdue"})

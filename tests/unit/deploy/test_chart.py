@@ -12,12 +12,13 @@ from typing import Any
 import kubernetes_validate
 import pytest
 from jsonschema import Draft7Validator, Draft202012Validator
-from pulsar_sidecar.api.gate import OPEN_PATHS
+from pulsar_sidecar.server.gate import OPEN_PATHS
 from pulsar_sidecar.settings.fields import Settings, load_settings
 from ruamel.yaml import YAML
 
 from tests.cluster.choosing import PROJECT
 from tests.cluster.go_tools import HELM, module_or_skip, tool_or_skip
+from tests.unit.cli.running import Terminal
 from tests.unit.deploy.charts import CHART, EXAMPLES, NAMESPACE, NEWEST, OLDEST, VALUES, helm_template, rendered
 
 OPERATOR = "github.com/prometheus-operator/prometheus-operator"
@@ -149,7 +150,7 @@ def test_only_the_driver_of_spark_has_a_token_and_only_for_its_executors(name: s
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_what_pods_mount_and_select_is_there(name: str) -> None:
+def test_mounted_and_selected_objects_exist(name: str) -> None:
     made = {(document["kind"], document["metadata"]["name"]) for document in rendered(name)}
     for pod in pods(name):
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
@@ -269,17 +270,18 @@ def test_volumes_stay_when_the_chart_goes() -> None:
     assert all(each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep" for each in claims)
 
 
-def test_the_search_for_duplicates_calls_commands_with_options_that_they_have() -> None:
+def test_the_search_for_duplicates_calls_commands_with_options_that_they_have(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (job,) = [each for each in by_kind("spark", "CronJob") if each["metadata"]["name"].endswith("-duplicates")]
     (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     shell, options, script = container["command"]
     subprocess.run([shell, "-n", "-c", script], check=True)
     assert options == "-euc"
-    reference = (PROJECT / "docs" / "reference" / "cli.md").read_text()
     calls = re.findall(r"pulsar-sidecar deduplication (\w+)((?:[^\n]|\\\n)*)", script)
     assert [name for name, _ in calls] == ["extract", "duplicates"]
     for name, rest in calls:
-        (about,) = re.findall(rf"\n#### pulsar-sidecar deduplication {name}\n(.*?)\n####? ", reference, re.DOTALL)
+        about = Terminal(capsys, monkeypatch).run("deduplication", name, "--help").out
         wanted = re.findall(r"--[a-z-]+", rest)
         assert wanted
         assert all(option in about for option in wanted)
@@ -343,7 +345,7 @@ def test_helm_obeys_the_schema() -> None:
         ({"duplicates": {"enabled": True}}, "duplicates.scope: a tenant, a namespace or a topic"),
     ],
 )
-def test_what_is_missing_or_cannot_work_is_named(values: Mapping[str, Any], reason: str) -> None:
+def test_missing_and_invalid_values_are_named(values: Mapping[str, Any], reason: str) -> None:
     answer = helm_template(json.dumps({**VALUES["minimal"], **values}))
     assert answer.returncode != 0
     assert reason in answer.stderr

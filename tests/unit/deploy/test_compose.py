@@ -69,8 +69,6 @@ def test_a_sidecars_environment_is_accepted_by_the_service(services: dict[str, A
     assert settings.broker_service_url == COMPOSE_ADDRESSES.broker_service_url
     assert settings.web_service_url == ",".join(COMPOSE_ADDRESSES.web_service_urls)
     assert settings.instance_name == name
-    # A bookie's delete is unconditional: docs/critiques.md calls it off.
-    assert settings.bookie_http_urls == ()
 
 
 def test_the_example_for_a_cluster_that_exists_is_accepted_by_the_service() -> None:

@@ -78,7 +78,7 @@ def test_everything_that_sidecars_and_audits_report_is_shown() -> None:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_no_two_panels_overlap_and_every_line_is_full(file: Path) -> None:
+def test_panels_fill_rows_without_overlap(file: Path) -> None:
     taken = [
         (column, row)
         for x, y, width, height in (panel.place for panel in panels_of(file))

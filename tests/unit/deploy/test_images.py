@@ -2,17 +2,19 @@
 
 import importlib.util
 import os
+import re
+import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from tests.cluster.choosing import PROJECT
+from tests.fakes.http_servers import Answer, http_server
 
 POD = {
     "SPARK_HOME": "/opt/spark", "JAVA_HOME": "/java", "SPARK_DRIVER_BIND_ADDRESS": "10.0.0.7",
@@ -65,21 +67,9 @@ def test_any_other_command_is_run_as_it_is(entrypoint: ModuleType) -> None:
 
 
 @contextmanager
-def served(status: int) -> Iterator[int]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status if self.path == "/livez" else 404)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
+def served(status: int) -> Iterator[str]:
+    with http_server(lambda arrived: Answer(status if arrived.target == "/livez" else 404)) as server:
+        yield server.address.rpartition(":")[2]
 
 
 def health(listen: str) -> int:
@@ -95,3 +85,30 @@ def test_a_container_is_healthy_while_its_sidecar_lives() -> None:
     assert health(f"0.0.0.0:{port}") == 1
     with served(503) as port:
         assert health(f"127.0.0.1:{port}") == 1
+
+
+def test_images_leave_out_what_starts_clusters_and_name_what_has_it(tmp_path: Path) -> None:
+    left_out = {
+        PROJECT / line
+        for line in (PROJECT / ".dockerignore").read_text().splitlines()
+        if line.startswith("service/pulsar_sidecar/")
+    }
+    assert all(path.exists() for path in left_out)
+    package = PROJECT / "service" / "pulsar_sidecar"
+    shutil.copytree(
+        package, tmp_path / "pulsar_sidecar",
+        ignore=lambda at, names: [name for name in names if Path(at, name) in left_out or name == "__pycache__"],
+    )  # fmt: skip
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "pulsar_sidecar", *arguments],
+            capture_output=True, text=True, check=False, timeout=60, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        )  # fmt: skip
+
+    for arguments in (("local-cluster", "up"), ("demo",), ("demo", "down")):
+        refused = run(*arguments)
+        assert refused.returncode == 1
+        assert re.fullmatch(rf"{arguments[0]} is not part of this image;.*'pulsar-sidecar\[demo\]'\n", refused.stderr)
+    started = run("serve", "--help")
+    assert (started.returncode, started.stderr) == (0, "")

@@ -62,11 +62,16 @@ def night(tmp_path: Path) -> Night:
     return Night(tmp_path)
 
 
+def test_a_night_reads_etcd_as_the_brokers_name_it(night: Night) -> None:
+    assert night.run(METADATA_STORE_URL="etcd:http://e1:2379,http://e2:2379").returncode == 0
+    assert night.called()[1].startswith("metadata dump --source etcd:http://e1:2379,http://e2:2379 --output")
+
+
 def test_a_night_lists_dumps_audits_and_tidies_up(night: Night) -> None:
     ran = night.run(METRICS_DIRECTORY=str(night.metrics), AUDIT_OPTIONS="--min-age-hours 96")
     assert ran.returncode == 0, ran.stderr
     listed, dumped, audited, pruned = night.called()
-    assert listed.startswith("ledgers list --source metadata --metadata-store-url zk:z1:2181,z2:2181/chroot")
+    assert listed.startswith("ledgers list --metadata-store-url zk:z1:2181,z2:2181/chroot")
     assert dumped.startswith("metadata dump --source zk://z1:2181,z2:2181/chroot --output")
     assert audited.startswith("audit run --dump ")
     assert audited.endswith("--min-age-hours 96")
@@ -75,6 +80,15 @@ def test_a_night_lists_dumps_audits_and_tidies_up(night: Night) -> None:
     assert [path.name for path in night.metrics.iterdir()] == ["pulsar_sidecar_audit.prom"]
     # An audit is its owner's alone, and the node exporter is another user.
     assert (night.metrics / "pulsar_sidecar_audit.prom").stat().st_mode & 0o777 == 0o644
+
+
+def test_places_of_tiered_storage_are_listed_before_the_dump(night: Night) -> None:
+    assert night.run(OFFLOAD_LOCATIONS="s3://a file:///b").returncode == 0
+    _, offloaded, dumped, audited, _ = night.called()
+    assert offloaded.startswith("offload list --metadata-store-url zk:z1:2181,z2:2181/chroot --location s3://a")
+    assert "--location file:///b --output" in offloaded
+    assert dumped.startswith("metadata dump")
+    assert f"--offloaded {offloaded.rpartition(' ')[2]}" in audited
 
 
 def test_the_audit_before_is_the_newest_complete_one(night: Night) -> None:
@@ -103,7 +117,7 @@ def test_options_that_the_audit_does_not_know_are_no_findings(night: Night, engi
 
 @pytest.mark.parametrize("engine", ["embedded", "spark", "none"])
 @pytest.mark.parametrize("code", ["1", "2"])
-def test_a_listing_or_a_dump_that_fails_ends_the_night_and_is_no_finding(night: Night, engine: str, code: str) -> None:
+def test_failed_listing_or_dump_exits_with_1(night: Night, engine: str, code: str) -> None:
     assert night.run(AUDIT_ENGINE=engine, LIST_CODE=code).returncode == 1
     assert len(night.called()) == 1
     for source in ("", "zk://observer:2181"):
@@ -111,7 +125,7 @@ def test_a_listing_or_a_dump_that_fails_ends_the_night_and_is_no_finding(night: 
         assert len(night.called()) == 2
 
 
-def test_tidying_up_that_fails_is_no_finding(night: Night) -> None:
+def test_failed_pruning_exits_with_1(night: Night) -> None:
     assert night.run(PRUNE_CODE="2").returncode == 1
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.choosing import PROJECT
+from tests.matrix.environments import locked
 
 DO_WITHOUT = {"serve", "tear_demo_down", "verify_stored", "publish_file", "run_doctor"}
 HINT = "pip install 'pulsar-sidecar[audit]'"
@@ -30,8 +31,8 @@ print(json.dumps(answers))
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def installed(lock: Path) -> Iterator[str]:
-    for name in re.findall(r"^([\w.-]+)(?:\[\w+\])?==", lock.read_text(), re.MULTILINE):
+def installed(lock: str) -> Iterator[str]:
+    for name in re.findall(r"^([\w.-]+)==", locked(lock), re.MULTILINE):
         try:
             importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
@@ -44,7 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The interpreter with what `deploy/requirements.lock` names and the project, and with nothing else."""
     site = tmp_path_factory.mktemp("site")
     tops = {"pulsar_sidecar": PROJECT / "service" / "pulsar_sidecar", "pyspark_jobs": PROJECT / "pyspark_jobs"}
-    for name in (*installed(PROJECT / "deploy" / "requirements.lock"), "pulsar-sidecar"):
+    for name in (*installed("requirements.lock"), "pulsar-sidecar"):
         found = importlib.metadata.distribution(name)
         names = {file.parts[0] for file in found.files or ()}
         tops |= {top: Path(str(found.locate_file(top))) for top in names if not top.startswith((".", "_editable"))}
@@ -61,17 +62,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run_alone
 
 
-def test_the_image_of_the_audit_differs_by_arrow_alone() -> None:
-    slim, whole = (
-        set(re.findall(r"^\S+==\S+", (PROJECT / "deploy" / name).read_text(), re.MULTILINE))
-        for name in ("requirements.lock", "requirements-audit.lock")
-    )
-    assert slim <= whole
-    assert [each.split("==")[0] for each in whole - slim] == ["pyarrow"]
-
-
 def test_all_but_what_works_on_tables_starts_without_arrow(run: Run) -> None:
     answers = json.loads(run("-c", CALL_EACH).stdout)
+    assert "pip install 'pulsar-sidecar[demo]'" in answers.pop("run_demo")
     assert {name for name, text in answers.items() if HINT not in text} == DO_WITHOUT
     assert all("missing" in answers[name] for name in DO_WITHOUT), answers
 

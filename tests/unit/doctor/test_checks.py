@@ -5,19 +5,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from pulsar_sidecar.doctor.checks import examine
-from pulsar_sidecar.doctor.facts import (
+from pulsar_sidecar.features.doctor.checks import examine
+from pulsar_sidecar.features.doctor.facts import (
     BookieFacts,
-    BookiesFacts,
     BrokerFacts,
     BrokersFacts,
     Facts,
     Feature,
     OwnFacts,
     StoreFacts,
-    ZooKeeperServer,
+    StoreServer,
 )
-from pulsar_sidecar.doctor.findings import Finding, Level, counted
+from pulsar_sidecar.features.doctor.findings import Finding, Level, counted
 from pulsar_sidecar.model.errors import NotAuthenticatedError, NotAuthorizedError, TemporaryError, UnreachableError
 
 AWAY = UnreachableError("not a word from it; check that it runs")
@@ -32,9 +31,9 @@ BROKER = BrokerFacts("broker-1:8080", "4.0.8", SETTINGS, 0.4)
 OTHER = replace(BROKER, name="broker-2:8080")
 WELL = Facts(
     OwnFacts((Feature("deleting", True, "it deletes", "x=true"),), (), True, None),
-    StoreFacts("zk:z:2181", {"z:2181": ZooKeeperServer("3.9.4", "leader")}, (), (), 0.01),
+    StoreFacts("zk:z:2181", {"z:2181": StoreServer("3.9.4", "leader")}, (), (), 0.01),
     BrokersFacts({"http://broker-1:8080": None, "pulsar://broker-1:6650": None}, (BROKER, OTHER), None, ()),
-    BookiesFacts((BookieFacts("bookie-1:3181", False, None),), {"http://bookie-1:8000": None}),
+    (BookieFacts("bookie-1:3181", False, None),),
 )
 
 
@@ -52,10 +51,6 @@ def with_broker(**changed: Any) -> Facts:
 
 def with_settings(**changed: object) -> Facts:
     return with_broker(settings={**SETTINGS, **changed})
-
-
-def with_bookies(**changed: Any) -> Facts:
-    return replace(WELL, bookies=replace(WELL.bookies, **changed))
 
 
 def wrong(facts: Facts) -> list[Finding]:
@@ -96,7 +91,7 @@ def test_a_cluster_that_is_well_has_nothing_but_good_findings() -> None:
         ),
         (with_store(servers={"z:2181": AWAY}), "warning", "metadata store", "z:2181 does not answer", "start it"),
         (
-            with_store(servers={"z:2181": ZooKeeperServer("3.5.9", "leader")}),
+            with_store(servers={"z:2181": StoreServer("3.5.9", "leader")}),
             "failed", "metadata store", "ZooKeeper 3.5.9", "upgrade",
         ),
         (with_store(missing=AWAY), "failed", "metadata store", "cannot be read: not a word", "metadataStoreUrl"),
@@ -106,22 +101,22 @@ def test_a_cluster_that_is_well_has_nothing_but_good_findings() -> None:
             replace(with_store(undeletable=["/ledgers"]), own=replace(WELL.own, deletes=False)),
             "warning", "rights", "may not delete nodes below /ledgers", "DELETE",
         ),
-        (with_store(undeletable=AWAY), "warning", "metadata store", "could not look at the permissions", "run this"),
+        (with_store(undeletable=AWAY), "warning", "metadata store", "the sidecar's permissions: not a", "run this"),
         (with_store(ahead_seconds=-90.2), "warning", "clocks", "this machine's clock is 90 s behind", "chrony"),
-        (with_store(ahead_seconds=AWAY), "warning", "clocks", "could not look", "run this again"),
+        (with_store(ahead_seconds=AWAY), "warning", "clocks", "could not examine", "run this again"),
         (with_broker(ahead_seconds=5.0), "warning", "clocks", "broker-2:8080 is 5 s ahead of", "chrony"),
         (with_brokers(addresses={"http://b": AWAY}), "failed", "brokers", "http://b does not answer", "webServiceUrl"),
-        (with_brokers(registered=()), "failed", "brokers", "not one broker is registered", "start the brokers"),
-        (with_brokers(registered=AWAY), "warning", "brokers", "could not look at the list", "run this again"),
+        (with_brokers(registered=()), "failed", "brokers", "no broker is registered", "start the brokers"),
+        (with_brokers(registered=AWAY), "warning", "brokers", "could not examine the list", "run this again"),
         (with_broker(version=AWAY), "warning", "brokers", "broker-2:8080 does not answer", "start it again"),
         (with_broker(version="2.10.6"), "warning", "brokers", "broker-2:8080 runs Pulsar 2.10.6", "test cluster"),
         (with_broker(version=None), "warning", "brokers", "runs Pulsar an unknown version", "test cluster"),
         (with_brokers(mismatch="theirs is x; set y"), "failed", "brokers", "theirs is x", "set y"),
-        (with_brokers(mismatch=AWAY), "warning", "brokers", "which metadata store", "run this again"),
+        (with_brokers(mismatch=AWAY), "warning", "brokers", "metadata store", "run this again"),
         (with_broker(settings=REFUSED), "failed", "rights", "brokers refuse the sidecar: no", "superUserRoles"),
         (
             with_brokers(addresses={"http://b": NotAuthenticatedError("who?")}),
-            "failed", "rights", "brokers do not know the sidecar", "authParams",
+            "failed", "rights", "brokers do not authenticate the sidecar", "authParams",
         ),
         (with_brokers(own_topics=["they expire"]), "warning", "topic policies", "they expire", None),
         (with_brokers(own_topics=["no delay; lift it"]), "warning", "topic policies", "no delay", "lift it"),
@@ -133,14 +128,13 @@ def test_a_cluster_that_is_well_has_nothing_but_good_findings() -> None:
             "warning", "broker settings", "delayedDeliveryEnabled=False on broker-2:8080", "restart the brokers",
         ),
         (with_settings(brokerDeduplicationEnabled="false"), "off", "broker settings", "duplicates", "set brokerDedup"),
-        (with_bookies(registered=()), "failed", "bookies", "not one bookie", "ledgersRootPath"),
-        (with_bookies(registered=AWAY), "warning", "bookies", "the list of bookies", "run this again"),
+        (replace(WELL, bookies=()), "failed", "bookies", "no bookie is registered", "ledgersRootPath"),
+        (replace(WELL, bookies=AWAY), "warning", "bookies", "the list of bookies", "run this again"),
         (
-            with_bookies(registered=[BookieFacts("b:1", False, AWAY)]),
+            replace(WELL, bookies=[BookieFacts("b:1", False, AWAY)]),
             "warning", "bookies", "b:1 does not answer", "reach its port",
         ),
-        (with_bookies(registered=[BookieFacts("b:1", True, None)]), "warning", "bookies", "read-only", "free space"),
-        (with_bookies(http={"http://b:8000": AWAY}), "warning", "bookies", "http://b:8000 does not", "bookieHttpUrls"),
+        (replace(WELL, bookies=[BookieFacts("b:1", True, None)]), "warning", "bookies", "read-only", "free space"),
         (
             replace(WELL, own=replace(WELL.own, warnings=["in clear; use TLS"])),
             "warning", "settings", "in clear", "use TLS",
@@ -168,10 +162,10 @@ def test_while_the_metadata_store_is_away_its_rights_and_clock_are_left_out() ->
 
 def test_topics_that_do_not_exist_yet_are_no_fault() -> None:
     assert wrong(with_brokers(own_topics=None)) == []
-    assert any("`serve` makes them" in finding.text for finding in examine(with_brokers(own_topics=None)))
+    assert any("`serve` creates them" in finding.text for finding in examine(with_brokers(own_topics=None)))
 
 
 def test_a_setting_that_differs_on_all_brokers_names_none() -> None:
     same = {**SETTINGS, "delayedDeliveryEnabled": "false"}
     (finding,) = wrong(with_brokers(registered=[replace(BROKER, settings=same), replace(OTHER, settings=same)]))
-    assert finding.text == "delayedDeliveryEnabled=false: delayed messages are delivered at once"
+    assert finding.text == "delayedDeliveryEnabled=false: brokers deliver delayed messages immediately"

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.ledger_deletion.steps import Step
+from pulsar_sidecar.features.ledger_deletion.steps import Step
 from pulsar_sidecar.model.errors import TemporaryError
 
 from tests.cluster.failing_sidecar import (
@@ -29,11 +29,11 @@ def processed(decision: str, reason: str) -> Outcome:
     return Outcome("settled", "sidecar-1", {"ledgerId": 7, "decision": decision, "reason": reason})
 
 
-def test_dice_depend_on_seed_test_and_round_alone() -> None:
-    first = Round("a", 1).dice("t").random()
-    assert first == Round("a", 1).dice("t").random()
-    assert len({first, Round("b", 1).dice("t").random(), Round("a", 2).dice("t").random()}) == 3
-    assert first != Round("a", 1).dice("u").random()
+def test_rng_depends_on_seed_test_and_round_alone() -> None:
+    first = Round("a", 1).rng("t").random()
+    assert first == Round("a", 1).rng("t").random()
+    assert len({first, Round("b", 1).rng("t").random(), Round("a", 2).rng("t").random()}) == 3
+    assert first != Round("a", 1).rng("u").random()
 
 
 def test_a_run_of_some_tests_leaves_the_others_counts(tmp_path: Path) -> None:
@@ -68,7 +68,8 @@ def test_only_the_place_of_the_counts_is_replaced(tmp_path: Path) -> None:
     assert text.startswith(f"before\n{BEGIN}\n")
     assert text.endswith(f"{END}\nafter\n")
     assert "old" not in text
-    assert "| `x: y` | 4711 | 20 | 40 | 60 | 1 deleted: unreferenced | 0 |" in text
+    assert "| `x: y` | 4711 | 20 | 40 | 60 | 0 |" in text
+    assert "All records ended: 1 deleted: unreferenced." in text
     assert "| sidecar killed | 40 |" in text
 
 

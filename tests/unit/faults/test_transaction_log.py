@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.ledger_deletion.control import CONTROL, INSTANCES
-from pulsar_sidecar.ledger_deletion.watch.leaks import LEAKS
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
-from pulsar_sidecar.ledger_ownership.references import DELAYED_BUCKET_KEY_PREFIX as BUCKET
+from pulsar_sidecar.features.ledger_deletion.control import CONTROL, INSTANCES
+from pulsar_sidecar.features.ledger_deletion.watch.leaks import LEAKS
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.ownership.paths import ledger_path
+from pulsar_sidecar.ownership.references import DELAYED_BUCKET_KEY_PREFIX as BUCKET
 
 from tests.cluster.transaction_log import TransactionLog
 from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes
@@ -94,7 +94,7 @@ def log(tmp_path: Path) -> TransactionLog:
     return Written(tmp_path).log()
 
 
-def test_what_nothing_names_may_be_deleted(files: Files, log: TransactionLog) -> None:
+def test_unreferenced_ledger_may_be_deleted(files: Files, log: TransactionLog) -> None:
     files.put(BROKER, TOPIC, managed_ledger_bytes([TWO]), SET_DATA)
     files.put(SIDECAR, f"{LEAKS}/1", b"evidence")
     files.delete(SIDECAR, ledger_path(ONE))
@@ -102,14 +102,14 @@ def test_what_nothing_names_may_be_deleted(files: Files, log: TransactionLog) ->
     assert log.deleted_by_sidecars() == {ONE} == log.evidence.keys()
 
 
-def test_what_was_named_at_that_moment_is_found_though_it_is_not_named_later(files: Files, log: TransactionLog) -> None:
+def test_ledger_referenced_when_deleted_is_reported(files: Files, log: TransactionLog) -> None:
     files.delete(SIDECAR, ledger_path(ONE))
     files.delete(BROKER, TOPIC)
     with pytest.raises(AssertionError, match=r"referenced ledgers were deleted.*ledger_id=1"):
         log.demand_nothing_referenced_was_deleted({ONE})
 
 
-def test_a_test_that_clears_up_after_sidecars_is_none(files: Files, log: TransactionLog) -> None:
+def test_cleanup_test_is_not_a_suspect(files: Files, log: TransactionLog) -> None:
     files.put(TEST, CONTROL, b"{}")
     files.delete(TEST, CONTROL)
     files.delete(TEST, ledger_path(ONE))
@@ -142,13 +142,13 @@ def test_a_bucket_whose_property_a_broker_left_is_known_by_who_removed_its_ledge
     assert log.left_buckets() == frozenset()
 
 
-def test_a_bucket_that_something_else_names_too_is_no_left_one(files: Files, log: TransactionLog) -> None:
+def test_bucket_with_another_reference_is_not_left_over(files: Files, log: TransactionLog) -> None:
     files.put(BROKER, f"{TOPIC}/subscription", cursor_bytes(buckets={f"{BUCKET}_1_1": ONE}))
     files.delete(BROKER, ledger_path(ONE))
     assert log.left_buckets() == frozenset()
 
 
-def test_what_may_be_a_managed_ledger_is_no_bucket(files: Files, log: TransactionLog) -> None:
+def test_possible_managed_ledger_is_not_a_bucket(files: Files, log: TransactionLog) -> None:
     files.put(BROKER, "/managed-ledgers/public/default/persistent/persistent/x", managed_ledger_bytes([ONE]))
     files.delete(BROKER, TOPIC)
     files.delete(BROKER, ledger_path(ONE))

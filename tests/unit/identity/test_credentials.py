@@ -4,9 +4,9 @@ import base64
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.client.clients import open_client
-from pulsar_sidecar.adapters.pulsar.credentials import client_authentication
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar_client.clients import open_client
+from pulsar_sidecar.adapters.pulsar_credentials import client_authentication
+from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest
 from pulsar_sidecar.identity.credentials import (
     AuthPlugin,
     ClientCertificate,
@@ -26,7 +26,7 @@ CERTIFICATE = ClientCertificate(Path("/c.pem"), Path("/k.pem"))
     ("plugin", "params"),
     [(None, None), ("", ""), ("  ", " "), ("disabled", "ignored"), (f"{JAVA}Disabled", "ignored")],
 )
-def test_no_plugin_shows_nothing(plugin: str | None, params: str | None) -> None:
+def test_missing_or_disabled_plugin_sends_no_credentials(plugin: str | None, params: str | None) -> None:
     credentials = parse_credentials(plugin, params)
     assert credentials == ClientCredentials()
     assert credentials.http_headers() == {}

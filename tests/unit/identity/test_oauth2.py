@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.credentials import client_authentication
+from pulsar_sidecar.adapters.pulsar_credentials import client_authentication
 from pulsar_sidecar.identity.credentials import ClientCredentials, parse_credentials
 from pulsar_sidecar.identity.oauth2 import OAuth2Tokens, parse_oauth2
 from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError, SidecarError, TemporaryError

@@ -2,23 +2,14 @@
 
 from dataclasses import replace
 
-from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.second_phase.decide import (
+from pulsar_sidecar.features.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
+from pulsar_sidecar.features.ledger_deletion.second_phase.decide import (
     DeletionPolicy,
     Facts,
     References,
     StoredLedger,
     UndecodableLedger,
     Unreferenced,
-)
-from pulsar_sidecar.ledger_ownership.claims import (
-    BucketClaim,
-    Claim,
-    ClaimReading,
-    CompactedClaim,
-    CursorClaim,
-    DataClaim,
-    SchemaClaim,
 )
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId, NodeVersion, Position
 from pulsar_sidecar.model.ledgers import (
@@ -29,9 +20,19 @@ from pulsar_sidecar.model.ledgers import (
     LedgerType,
     OffloadContext,
 )
-from pulsar_sidecar.model.metadata import Guard
+from pulsar_sidecar.model.lookups import Unreadable
+from pulsar_sidecar.model.metadata import Birth, Guard
 from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
 from pulsar_sidecar.model.topic_stats import TopicInternalStats
+from pulsar_sidecar.ownership.claims import (
+    BucketClaim,
+    Claim,
+    ClaimReading,
+    CompactedClaim,
+    CursorClaim,
+    DataClaim,
+    SchemaClaim,
+)
 
 TOPIC = parse_topic_name("persistent://public/default/orders")
 OTHER = parse_topic_name("persistent://public/default/others")
@@ -73,7 +74,7 @@ def record(component: LedgerComponent = LedgerComponent.MANAGED_LEDGER, **mark: 
         LedgerType.LEDGER,
         LEDGER_ID,
         cursor_name=SUBSCRIPTION,
-        mark=Mark(**mark),  # type: ignore[arg-type]
+        mark=Mark(**mark),
     )
 
 
@@ -99,6 +100,7 @@ def stored(
         b"raw",
         NodeVersion(3),
         NOW_MS - age_ms,
+        Birth(NOW_MS - age_ms, None),
         metadata(state),
         claim,
         replication_locked=replication_locked,
@@ -116,7 +118,7 @@ def view(**used: object) -> TopicInternalStats:
         "compacted_ledger": None,
         "ledgers_being_read": frozenset(),
     }
-    return TopicInternalStats(**(empty | used))  # type: ignore[arg-type]
+    return TopicInternalStats(**(empty | used))
 
 
 def facts(
@@ -128,6 +130,7 @@ def facts(
     operation_running: bool = False,
     in_use_since_ms: int | None = None,
     now_ms: int = NOW_MS,
+    only_copy_whole: bool | Unreadable | None = None,
 ) -> Facts:
     about = about or record()
     return Facts(
@@ -139,4 +142,5 @@ def facts(
         operation_running=operation_running,
         in_use_since_ms=in_use_since_ms,
         now_ms=now_ms,
+        only_copy_whole=only_copy_whole,
     )

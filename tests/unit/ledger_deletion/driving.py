@@ -1,6 +1,6 @@
 """What tests of topic deletion's driver share: one operation on one topic."""
 
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import OPERATIONS
 from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.model.names import TopicName
 
@@ -20,5 +20,5 @@ def running(fake_pulsar: FakePulsar) -> list[str]:
     return [] if node is None or not node.children_count else (fake_pulsar.store.children(OPERATIONS) or [])
 
 
-def begin(sidecar: Sidecar, topic: TopicName, *, partitioned: bool = False):  # type: ignore[no-untyped-def]
+def begin(sidecar: Sidecar, topic: TopicName, *, partitioned: bool = False):
     return sidecar.deleter.begin(OP, topic, partitioned=partitioned, force=True, requested_by="me")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from pulsar_sidecar.ledger_deletion.ports import PublishResult
+from pulsar_sidecar.features.ledger_deletion.ports import PublishResult
 from pulsar_sidecar.model.errors import OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.model.metadata import DeletionResult
 

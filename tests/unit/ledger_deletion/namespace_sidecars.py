@@ -4,21 +4,16 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.ledger_deletion.service import OperationState, TopicDeletionStatus
-from pulsar_sidecar.ledger_deletion.steps import Step
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation
-from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_deleter import ShadowDeleter
-from pulsar_sidecar.ledger_deletion.workflow.namespace_deleter import NamespaceDeleter, Pass
-from pulsar_sidecar.ledger_deletion.workflow.namespace_deletions import DrivenTopicDeletions
-from pulsar_sidecar.ledger_ownership.paths import (
-    LOCAL_POLICIES,
-    MANAGED_LEDGERS,
-    PARTITIONED_TOPICS,
-    POLICIES,
-    SCHEMAS,
-)
+from pulsar_sidecar.features.ledger_deletion.results import OperationState, TopicDeletionStatus
+from pulsar_sidecar.features.ledger_deletion.steps import Step
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.durable_operations import DurableOperations
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import HeldOperation
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.shadow_deleter import ShadowDeleter
+from pulsar_sidecar.features.ledger_deletion.workflow.namespace_deleter import NamespaceDeleter, Pass
+from pulsar_sidecar.features.ledger_deletion.workflow.namespace_deletions import DrivenTopicDeletions
 from pulsar_sidecar.model.errors import PermanentError, SidecarError
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.ownership.paths import LOCAL_POLICIES, MANAGED_LEDGERS, PARTITIONED_TOPICS, POLICIES, SCHEMAS
 
 from tests.fakes.namespaces import FakeNamespaceAdmin, change_events, pending_ack
 from tests.fakes.pulsar import FakePulsar, TopicPlan
@@ -62,27 +57,33 @@ class NamespaceSidecar(Sidecar):
         brokers: FakeNamespaceAdmin,
         *,
         topics_at_once: int = 1,
-        may_go_on: Callable[[], bool] = lambda: True,
+        should_continue: Callable[[], bool] = lambda: True,
         **options: object,
     ) -> None:
-        super().__init__(fake_pulsar, **options)  # type: ignore[arg-type]
+        super().__init__(fake_pulsar, **options)
         self.ended: list[Pass] = []
-        shadows = ShadowDeleter(self.store, self.admin, self.owners, "/ledgers")  # type: ignore[arg-type]
+        shadows = ShadowDeleter(self.store, self.admin, self.owners, "/ledgers")
         self.namespaces = NamespaceDeleter(
-            self.name,
-            self.store,  # type: ignore[arg-type]
+            DurableOperations(self.name, self.store, self.steps, of_namespaces=True),
+            self.store,
             brokers,
             DrivenTopicDeletions(self.deleter, shadows, self._drive_topic),
-            self.shadows,  # type: ignore[arg-type]
+            self.shadows,
             self.recorder,
             fake_pulsar.clock,
             self.steps,
-            may_go_on,
+            should_continue,
             topics_at_once,
         )
 
     def _drive_topic(self, held: HeldOperation, _wait_ms: int) -> tuple[TopicDeletionStatus, PermanentError | None]:
-        tried = self.deleter.attempt(held)
+        try:
+            tried = self.deleter.attempt(held)
+        except SidecarError:
+            self._release(held.operation.operation_id)
+            raise
+        if tried.state is OperationState.RUNNING:
+            self.deleter.operations.release(held.operation.operation_id)
         return tried.held.operation.status(tried.state, tried.held.operation.last_reason), tried.refusal
 
     def drive_namespace(self) -> Pass | None:
@@ -96,7 +97,7 @@ class NamespaceSidecar(Sidecar):
                 self.ended.append(tried)
             return tried
         finally:
-            self.namespaces.release(held.deletion.operation_id)
+            self.namespaces.operations.release(held.deletion.operation_id)
 
     def delete_namespace(self, *, force: bool = True) -> Pass:
         """Delete it, and do everything else that is to be done; how it ended."""

@@ -1,7 +1,7 @@
 """Orphan ledgers of a topic, records about them, and how those ended."""
 
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
+from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.features.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState, LedgerType
 from pulsar_sidecar.model.names import TopicName
@@ -31,7 +31,7 @@ def about(topic: TopicName, ledger_id: int, **mark: object) -> PendingDeleteLedg
         LedgerComponent.MANAGED_LEDGER,
         LedgerType.LEDGER,
         LedgerId(ledger_id),
-        mark=Mark(**mark),  # type: ignore[arg-type]
+        mark=Mark(**mark),
     )
 
 

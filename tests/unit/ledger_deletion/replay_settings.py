@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
-from pulsar_sidecar.ledger_ownership.paths import ledger_path, partitioned_topic_path, under_replication_mark_path
+from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.paths import ledger_path, partitioned_topic_path, under_replication_mark_path
 
 from tests.fakes.bookkeeper import data_custom_metadata
 from tests.fakes.brokers import TopicDeletion
@@ -98,7 +98,7 @@ def live(setting: Setting, crashes: Sequence[int] = ()) -> list[CrashAt]:
         "retry_policy": setting.retry_policy,
         "rate_per_second": rate,
     }
-    sidecar = Sidecar(fake_pulsar, steps=lives[0], **policies)  # type: ignore[arg-type]
+    sidecar = Sidecar(fake_pulsar, steps=lives[0], **policies)
     try:
         attempt(sidecar, setting)
         sidecar.work()

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage, ShadowDeletionStatus
-from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_deleter import ShadowDeleter
-from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.features.ledger_deletion.results import ShadowDeletionStage, ShadowDeletionStatus
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.shadow_deleter import ShadowDeleter
 from pulsar_sidecar.model.errors import OutcomeUnknownError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
 
 from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.shadow_brokers import ShadowBrokers
@@ -93,7 +93,7 @@ class Setting:
         """A sidecar's process, with a session of its own."""
         wrapping = calls or Calls()
         store, brokers = wrapping.wrap(self.store.other_session()), wrapping.wrap(self.brokers)
-        return ShadowDeleter(store, brokers, brokers, "/ledgers")  # type: ignore[arg-type]
+        return ShadowDeleter(store, brokers, brokers, "/ledgers")
 
     def advance(self, sidecar: ShadowDeleter) -> ShadowDeletionStatus:
         self.operations += 1

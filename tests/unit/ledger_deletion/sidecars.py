@@ -9,21 +9,23 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.ledger_deletion.grouping import GroupedPublisher, GroupedStore
-from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, PendingDeletions, Publisher
-from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record, parse_record
-from pulsar_sidecar.ledger_deletion.second_phase.batch import BatchReport
-from pulsar_sidecar.ledger_deletion.second_phase.decide import DeletionPolicy
-from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
-from pulsar_sidecar.ledger_deletion.second_phase.limits import RateLimiter
-from pulsar_sidecar.ledger_deletion.second_phase.processor import PendingDeletionProcessor
-from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
-from pulsar_sidecar.ledger_deletion.service import OperationState
-from pulsar_sidecar.ledger_deletion.steps import Step, Steps
-from pulsar_sidecar.ledger_deletion.topic_deletion.driver import TopicDeleter
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS, HeldOperation, PartOperation
-from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
+from pulsar_sidecar.features.ledger_deletion.grouping import GroupedPublisher, GroupedStore
+from pulsar_sidecar.features.ledger_deletion.metrics import DeletionMetrics
+from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic, PendingDeletions, Publisher
+from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record, parse_record
+from pulsar_sidecar.features.ledger_deletion.results import OperationState
+from pulsar_sidecar.features.ledger_deletion.second_phase.batch import BatchReport
+from pulsar_sidecar.features.ledger_deletion.second_phase.decide import DeletionPolicy
+from pulsar_sidecar.features.ledger_deletion.second_phase.gather import Gatherer
+from pulsar_sidecar.features.ledger_deletion.second_phase.limits import RateLimiter
+from pulsar_sidecar.features.ledger_deletion.second_phase.only_copies import OnlyCopies
+from pulsar_sidecar.features.ledger_deletion.second_phase.processor import PendingDeletionProcessor
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import RetryPolicy
+from pulsar_sidecar.features.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.driver import TopicDeleter
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.durable_operations import DurableOperations
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import OPERATIONS, HeldOperation, PartOperation
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.recorder import Recorder
 from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import OutcomeUnknownError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import OperationId
@@ -90,7 +92,6 @@ class Sidecar:
         policy: DeletionPolicy = POLICY,
         retry_policy: RetryPolicy = RETRY_POLICY,
         store: object | None = None,
-        direct: object | None = None,
         rate_per_second: float | None = None,
         stop: StopSignal | None = None,
         operation_ids: Sequence[str] = ("op-1",),
@@ -101,7 +102,6 @@ class Sidecar:
         self.warnings: list[str] = []
         self.policy = policy
         self.retry_policy = retry_policy
-        self.direct = direct
         self.rate_per_second = rate_per_second
         self.paused = False
         self.stop = stop or NotStopped()
@@ -117,8 +117,12 @@ class Sidecar:
         self.recorder = Recorder(
             shared, self.entries, self.owners, self.admin, records, "/ledgers", METRICS, self.steps
         )
-        self.deleter = TopicDeleter(name, shared, self.recorder, self.admin, self.shadows, self.steps)
-        self.gatherer = Gatherer(self.store, self.entries, self.owners, "/ledgers")
+        self.deleter = TopicDeleter(
+            DurableOperations(name, shared, self.steps), shared, self.recorder, self.admin, self.shadows, self.steps
+        )
+        self.gatherer = Gatherer(
+            self.store, self.entries, self.owners, OnlyCopies(self.offloaded.is_whole, fake_pulsar.clock), "/ledgers"
+        )
         self._operation_ids = list(operation_ids)
         self._pending: PendingDeletions | None = None
         self._publishers: dict[DeletionTopic, Publisher] = {}
@@ -144,12 +148,12 @@ class Sidecar:
         try:
             tried = self.deleter.attempt(held)
         except (TemporaryError, OutcomeUnknownError):
-            self._release(held.operation)
+            self._release(held.operation.operation_id)
             raise
         if tried.refusal is not None:
             raise tried.refusal
         if tried.state is OperationState.RUNNING:
-            self._release(held.operation)
+            self._release(held.operation.operation_id)
         return tried.state
 
     def delete_part(
@@ -168,7 +172,7 @@ class Sidecar:
             else:
                 self.admin.delete_subscription(topic, subscription, force=force)
         except OutcomeUnknownError:
-            return self._drive(self.deleter.promise(operation))
+            return self._drive(self.deleter.persist(operation))
         return operation
 
     def drive(self) -> OperationState | None:
@@ -178,12 +182,12 @@ class Sidecar:
             return None
         tried = self.deleter.attempt(held)
         if tried.state is OperationState.RUNNING:
-            self.deleter.release(tried.held.operation)
+            self.deleter.operations.release(tried.held.operation.operation_id)
         return tried.state
 
-    def _release(self, operation: object) -> None:
+    def _release(self, operation_id: OperationId) -> None:
         try:
-            self.deleter.release(operation)  # type: ignore[arg-type]
+            self.deleter.operations.release(operation_id)
         except SidecarError as error:
             self.warnings.append(str(error))
 
@@ -195,7 +199,6 @@ class Sidecar:
                 sidecar=self.name,
                 clock=self.fake_pulsar.clock,
                 store=self.store,
-                direct=self.direct,
                 offloaded=self.offloaded,
                 gatherer=self.gatherer,
                 publishers={
@@ -268,7 +271,7 @@ def restarted(fake_pulsar: FakePulsar, **options: object) -> Sidecar:
     """A new process after the former sidecar's is gone."""
     fake_pulsar.store.end_session()
     fake_pulsar.topics.drop_connections()
-    return Sidecar(fake_pulsar, **options)  # type: ignore[arg-type]
+    return Sidecar(fake_pulsar, **options)
 
 
 def send(fake_pulsar: FakePulsar, *records: PendingDeleteLedgerInfo) -> None:

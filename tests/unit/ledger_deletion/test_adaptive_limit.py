@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ledger_deletion.second_phase.limits import (
+from pulsar_sidecar.features.ledger_deletion.second_phase.limits import (
     FIRST_LEVEL,
     HIGHEST_LEVEL,
     LOWEST_LEVEL,
@@ -31,14 +31,14 @@ class Store:
     clock: FakeClock = field(default_factory=FakeClock)
 
     def __post_init__(self) -> None:
-        self.dice = random.Random(self.seed)
+        self.rng = random.Random(self.seed)
         self.limit = AdaptiveLimit(self.clock, self.factor)
         self.levels: list[float] = []
         self.latencies: list[float] = []
 
     def alone_ms(self) -> float:
         """What a probe takes when no other client is there: now and then a multiple of the usual."""
-        return self.base_ms * (1 + self.dice.expovariate(3))
+        return self.base_ms * (1 + self.rng.expovariate(3))
 
     def idle(self, seconds: float) -> None:
         end = self.clock.monotonic_seconds() + seconds
@@ -52,7 +52,7 @@ class Store:
         end = self.clock.monotonic_seconds() + seconds
         while self.clock.monotonic_seconds() < end:
             most = self.limit.most_in_flight()
-            latency_ms = self.alone_ms() + self.dice.random() * most * self.deletion_ms
+            latency_ms = self.alone_ms() + self.rng.random() * most * self.deletion_ms
             with self.limit.sending():
                 self.probe(latency_ms)
             self.levels.append(self.limit.readings().level)
@@ -77,7 +77,7 @@ def mean(values: list[float]) -> float:
 # --- the law -----------------------------------------------------------------------------------------------------
 
 
-def test_it_begins_with_eight_and_adds_one_for_eight_probes_in_time() -> None:
+def test_level_starts_at_8_and_grows_by_1_per_8_probes() -> None:
     limit = AdaptiveLimit(FakeClock(), 2.0)
     assert limit.most_in_flight() == 8
     observe_while_deleting(limit, *[0.0099] * 8)
@@ -120,7 +120,7 @@ def test_a_stall_is_one_however_slow_the_store_was_before() -> None:
     assert limit.readings().level == LOWEST_LEVEL
 
 
-def test_how_it_began_is_soon_forgotten() -> None:
+def test_old_idle_latencies_are_forgotten() -> None:
     store = Store(100.0, 0.05)
     store.idle(60)
     assert (store.limit.readings().idle_p99_ms or 0) > 100
@@ -186,7 +186,7 @@ def test_a_deletion_that_was_on_its_way_for_a_part_of_a_probe_counts() -> None:
     assert limit.readings().recent_p99_ms == 30
 
 
-def test_what_is_idle_is_neither_a_batch_nor_the_second_after_it() -> None:
+def test_idle_latency_excludes_batches_and_the_second_after() -> None:
     store = Store(1.0, 0.05)
     store.idle(30)
     before = store.limit.readings()
@@ -279,7 +279,7 @@ def test_a_store_that_got_slow_for_other_reasons_does_not_hold_it_up_for_ever() 
     ),
     st.floats(1.1, 1_000),
 )
-def test_it_never_leaves_its_bounds(events: list[tuple[str, float]], factor: float) -> None:
+def test_level_never_leaves_its_bounds(events: list[tuple[str, float]], factor: float) -> None:
     clock = FakeClock()
     limit = AdaptiveLimit(clock, factor)
     for what, seconds in events:

@@ -1,12 +1,12 @@
 """A partitioned topic that was partly created again loses nothing of its new incarnation."""
 
-from pulsar_sidecar.ledger_deletion.service import OperationState
-from pulsar_sidecar.ledger_deletion.topic_deletion.asking import delete_marked
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import read_nodes
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.features.ledger_deletion.results import OperationState
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.broker_requests import delete_marked
 from pulsar_sidecar.model.errors import DataLossError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
+from pulsar_sidecar.model.metadata import read_nodes
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.paths import managed_ledger_path, partitioned_topic_path
 
 from tests.fakes.brokers import TopicDeletion
 from tests.fakes.pulsar import FakePulsar
@@ -79,11 +79,9 @@ def test_a_partition_that_is_created_again_while_its_sibling_goes_stays() -> Non
     kept(fake_pulsar, new, topic)
 
 
-def test_a_404_for_the_marked_topic_still_leads_to_its_stragglers() -> None:
-    fake_pulsar = FakePulsar()
+def test_a_404_for_the_marked_topic_still_leads_to_its_stragglers(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
     topic = fake_pulsar.partitioned_topic(NAME, 2)
     fake_pulsar.admin.miss_next()
-    sidecar = Sidecar(fake_pulsar)
     assert sidecar.delete_topic(topic, partitioned=True) is OperationState.RUNNING
     assert [deletion.topic for deletion in fake_pulsar.admin.deletions] == [topic.partition(0), topic.partition(1)]
     sidecar.work()
@@ -91,8 +89,7 @@ def test_a_404_for_the_marked_topic_still_leads_to_its_stragglers() -> None:
     assert fake_pulsar.ledgers() == set()
 
 
-def test_a_topic_created_again_before_it_was_ever_asked_for_is_reported_to_the_caller() -> None:
-    fake_pulsar = FakePulsar()
+def test_a_topic_created_again_before_it_was_ever_asked_for_is_reported_to_the_caller(fake_pulsar: FakePulsar) -> None:
     topic = fake_pulsar.partitioned_topic(NAME, 2)
     sidecar = Sidecar(fake_pulsar)
     held = sidecar.deleter.begin(OP, topic, partitioned=True, force=True, requested_by="me")

@@ -2,11 +2,11 @@
 
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
-from msgspec.structs import replace
-from pulsar_sidecar.ledger_deletion.control import CONTROL, INSTANCES, ServiceControl, SidecarRegistry
-from pulsar_sidecar.ledger_deletion.service import Control, SidecarInstance
+from pulsar_sidecar.features.ledger_deletion.control import CONTROL, INSTANCES, ServiceControl, SidecarRegistry
+from pulsar_sidecar.features.ledger_deletion.results import Control, SidecarInstance
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, OutcomeUnknownError, TemporaryError
 
 from tests.fakes.metadata import FakeMetadataStore
@@ -70,7 +70,7 @@ def test_a_lost_answer_is_passed_on(store: FakeMetadataStore) -> None:
 @pytest.mark.parametrize(
     "rate", [0, -1, float("nan"), float("inf"), -0.0, 1e-300, 10**400, True, "5"], ids=lambda rate: repr(rate)[:8]
 )
-def test_a_rate_that_is_none_is_refused_and_changes_nothing(store: FakeMetadataStore, rate: float) -> None:
+def test_invalid_rate_is_refused_and_changes_nothing(store: FakeMetadataStore, rate: float) -> None:
     with pytest.raises(InvalidInputError):
         ServiceControl(store).limit_rate(rate)
     assert store.peek(CONTROL) is None
@@ -79,7 +79,7 @@ def test_a_rate_that_is_none_is_refused_and_changes_nothing(store: FakeMetadataS
 GOOD = {"paused": False, "pausedReason": None, "ratePerSecond": None}
 
 
-def test_what_an_earlier_version_wrote_is_read(store: FakeMetadataStore) -> None:
+def test_control_node_of_an_earlier_version_is_read(store: FakeMetadataStore) -> None:
     store.put(CONTROL, json.dumps(GOOD | {"paused": True}).encode())
     assert ServiceControl(store).read() == Control(paused=True)
 
@@ -122,7 +122,7 @@ def test_bytes_that_are_no_control_mean_paused_until_resumed(store: FakeMetadata
 # --- registry ----------------------------------------------------------------------------------------------------
 
 
-def test_who_is_there_is_seen_by_all(store: FakeMetadataStore) -> None:
+def test_every_sidecar_lists_all_live_sidecars(store: FakeMetadataStore) -> None:
     second = SidecarInstance("sidecar-2", "http://127.0.0.1:8751", None, 6)
     SidecarRegistry(store, OWN).keep()
     other = SidecarRegistry(store.other_session(), second)
@@ -180,7 +180,7 @@ def test_a_sidecar_that_never_registered_leaves_without_asking_the_store(store: 
     SidecarRegistry(store, OWN).withdraw()
 
 
-def test_one_that_leaves_while_the_list_is_read_is_left_out(store: FakeMetadataStore) -> None:
+def test_sidecar_that_leaves_during_the_listing_is_omitted(store: FakeMetadataStore) -> None:
     SidecarRegistry(store, OWN).keep()
     store.before("read_many", lambda: store.remove(f"{INSTANCES}/{OWN.name}"))
     assert SidecarRegistry(store, OWN).instances() == ()

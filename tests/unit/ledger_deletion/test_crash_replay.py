@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
-from pulsar_sidecar.ledger_deletion.steps import Step
+from pulsar_sidecar.features.ledger_deletion.steps import Step
 
 from tests.unit.ledger_deletion.faults import Failure, OneFault
 from tests.unit.ledger_deletion.replay_settings import SETTINGS, Build, Setting, attempt, live, small, troubled

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import settings
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
-from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.paths import managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ownership.references import managed_ledger_references
+from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
 
 from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.fakes.brokers import TopicDeletion
@@ -57,7 +57,6 @@ def turned_into_a_shadow_in_place(setting: Setting) -> set[LedgerId]:
     """An operator sets the property on the managed ledger, and it is loaded."""
     fake_pulsar, source = setting.fake_pulsar, with_source(setting)
     node = fake_pulsar.store.peek(managed_ledger_path(source.managed_ledger_name))
-    assert node is not None
     listed = managed_ledger_references(node.data).ledgers
     contexts = {ledger_id: entry.offload for ledger_id, entry in listed.items() if entry.offload}
     data = managed_ledger_bytes(listed, properties={SHADOW_SOURCE: str(source)}, offloaded=contexts)

@@ -1,22 +1,22 @@
 """An operator's verbs, killed before and after each of their steps, and asked for again."""
 
 import pytest
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record, parse_record
-from pulsar_sidecar.ledger_deletion.send import redrive
-from pulsar_sidecar.ledger_deletion.steps import Step
-from pulsar_sidecar.ledger_deletion.undelete import end_protection, protect, protections, undelete
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
+from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record, parse_record
+from pulsar_sidecar.features.ledger_deletion.send import redrive
+from pulsar_sidecar.features.ledger_deletion.steps import Step
+from pulsar_sidecar.features.ledger_deletion.undelete import end_protection, protect, protections, undelete
 from pulsar_sidecar.model.errors import ConflictError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT
 
 from tests.fakes.bookkeeper import data_custom_metadata
 from tests.fakes.clock import FakeClock
 from tests.fakes.deletion_topics import FakeDeletionTopics
 from tests.unit.ledger_deletion.driving import OP
 from tests.unit.ledger_deletion.replay_settings import small
-from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, check, restarted, send
+from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, check, endings, restarted, send
 
 LEDGERS = {LedgerId(ledger_id) for ledger_id in (1, 2, 3)}
 
@@ -119,9 +119,10 @@ def test_an_abandoned_deletion_is_abandoned_again_or_continues(point: int) -> No
     fake_pulsar.admin.lose_answer_next(applied=False)
     Sidecar(fake_pulsar).delete_topic(setting.topic)
     with pytest.raises(Crash):
-        Sidecar(fake_pulsar, steps=CrashAt(point)).deleter.abandon(OP)
+        Sidecar(fake_pulsar, steps=CrashAt(point)).deleter.operations.abandon(OP)
     steps = CrashAt()
-    abandoned = restarted(fake_pulsar, steps=steps).deleter.abandon(OP)
+    requests = len(fake_pulsar.admin.deletions)
+    abandoned = restarted(fake_pulsar, steps=steps).deleter.operations.abandon(OP)
     assert (abandoned is None) == (point == 4)
     # No sidecar drives it, so its two nodes cannot be removed together.
     ended = [Step.OPERATION_ENDED, *[Step.OPERATION_RELEASED] * 2, *[Step.OPERATION_ENDED] * 2]
@@ -129,6 +130,8 @@ def test_an_abandoned_deletion_is_abandoned_again_or_continues(point: int) -> No
     Sidecar(fake_pulsar).work()
     check(fake_pulsar)
     assert fake_pulsar.ledgers() == before
+    assert len(fake_pulsar.admin.deletions) == requests
+    assert {tuple(ends) for ends in endings(fake_pulsar).values()} == {(("kept", "ledger-still-in-use"),)}
 
 
 @pytest.mark.parametrize("point", range(4))
@@ -138,7 +141,7 @@ def test_a_deletion_continues_where_abandoning_it_was_killed(point: int) -> None
     fake_pulsar.admin.lose_answer_next(applied=False)
     Sidecar(fake_pulsar).delete_topic(setting.topic)
     with pytest.raises(Crash):
-        Sidecar(fake_pulsar, steps=CrashAt(point)).deleter.abandon(OP)
+        Sidecar(fake_pulsar, steps=CrashAt(point)).deleter.operations.abandon(OP)
     restarted(fake_pulsar).work()
     check(fake_pulsar)
     assert fake_pulsar.ledgers() == setting.remaining

@@ -1,13 +1,13 @@
 """Pointers to buckets whose ledgers are gone no longer keep brokers from deleting a subscription, or its topic."""
 
 import pytest
-from pulsar_sidecar.ledger_deletion.service import OperationState
-from pulsar_sidecar.ledger_deletion.steps import Step
-from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from pulsar_sidecar.ledger_ownership.paths import available_bookies_path, instance_id_path, ledger_path
+from pulsar_sidecar.features.ledger_deletion.results import OperationState
+from pulsar_sidecar.features.ledger_deletion.steps import Step
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ownership.paths import available_bookies_path, instance_id_path, ledger_path
 
 from tests.fakes.brokers import ConnectedClients
 from tests.fakes.pulsar import FakePulsar, TopicPlan
@@ -88,16 +88,16 @@ def test_a_ledger_that_is_put_back_is_closed_and_empty_and_says_whose_it_is(
     assert put_back.custom_metadata["pulsar/delayedIndexCursor"] == other.custom_metadata["pulsar/delayedIndexCursor"]
 
 
-def test_nothing_is_put_back_before_a_broker_failed(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_refused_deletion_restores_no_ledger(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     sidecar, before = Sidecar(fake_pulsar), fake_pulsar.ledgers()
     fake_pulsar.admin.connected[topic] = ConnectedClients(consumers=1)
     operation = sidecar.deleter.record_part(OP, topic, SUB, force=False, requested_by="me")
-    assert sidecar.deleter.attempt(sidecar.deleter.promise(operation)).state is OperationState.REFUSED
+    assert sidecar.deleter.attempt(sidecar.deleter.persist(operation)).state is OperationState.REFUSED
     assert fake_pulsar.ledgers() == before
 
 
 @pytest.mark.parametrize("trouble", ["read fails", "no identity", "no bookie"])
-def test_what_could_not_be_looked_up_is_not_put_back(fake_pulsar: FakePulsar, topic: TopicName, trouble: str) -> None:
+def test_failed_lookup_restores_no_ledger(fake_pulsar: FakePulsar, topic: TopicName, trouble: str) -> None:
     sidecar, before = Sidecar(fake_pulsar), fake_pulsar.ledgers()
     fake_pulsar.admin.lose_answer_next(applied=False)
     tried = sidecar.deleter.attempt(begin(sidecar, topic))

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.second_phase.decide import (
+from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo
+from pulsar_sidecar.features.ledger_deletion.second_phase.decide import (
     LINKED_AFTER_CLOSING,
     UNKNOWN_END,
     Delete,
@@ -22,7 +22,12 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     decide,
     matches,
 )
-from pulsar_sidecar.ledger_ownership.claims import (
+from pulsar_sidecar.model.ids import LedgerId, NodeVersion
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState
+from pulsar_sidecar.model.lookups import Unreadable
+from pulsar_sidecar.model.metadata import Birth
+from pulsar_sidecar.model.names import CursorName, SchemaId
+from pulsar_sidecar.ownership.claims import (
     BucketClaim,
     Claim,
     CompactedClaim,
@@ -32,9 +37,6 @@ from pulsar_sidecar.ledger_ownership.claims import (
     SchemaClaim,
     UnknownClaim,
 )
-from pulsar_sidecar.model.ids import LedgerId, NodeVersion
-from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState
-from pulsar_sidecar.model.names import CursorName, SchemaId
 
 from tests.unit.ledger_deletion.cases import (
     BUCKET_KEY,
@@ -86,9 +88,7 @@ def test_a_protection_that_has_ended_protects_nothing(until_ms: int | None) -> N
         (UNKNOWN_END + 1, "an operator ends it", None),
     ],
 )
-def test_what_undelete_brought_back_waits_for_the_end_of_its_protection(
-    until_ms: int, end: str, after_ms: int | None
-) -> None:
+def test_undeleted_ledger_waits_until_its_protection_ends(until_ms: int, end: str, after_ms: int | None) -> None:
     verdict = decide(replace(facts(), protected_until_ms=until_ms), POLICY)
     detail = f"undelete restored it; it is protected until {end}"
     assert verdict == RetryLater(OutcomeReason.BROUGHT_BACK, detail, after_ms)
@@ -142,14 +142,14 @@ def test_a_schemas_number_is_not_compared_but_its_text_is() -> None:
     [(ForeignLedger(), OutcomeReason.NOT_PULSARS), (UnknownClaim("new kind"), OutcomeReason.UNKNOWN_COMPONENT)],
 )
 def test_a_ledger_of_an_unknown_owner_stays(component: LedgerComponent, claim: object, reason: OutcomeReason) -> None:
-    verdict = decide(facts(record(component), ledger=stored(claim)), POLICY)  # type: ignore[arg-type]
+    verdict = decide(facts(record(component), ledger=stored(claim)), POLICY)
     assert isinstance(verdict, Keep)
     assert verdict.reason is reason
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
 @pytest.mark.parametrize("state", [LedgerState.OPEN, LedgerState.IN_RECOVERY])
-def test_what_may_still_be_written_must_be_old(component: LedgerComponent, state: LedgerState) -> None:
+def test_open_ledger_must_be_old(component: LedgerComponent, state: LedgerState) -> None:
     for age_ms, goes in ((0, False), (3_599_999, False), (3_600_000, True)):
         ledger = stored(CLAIMS[component], state=state, age_ms=age_ms)
         verdict = decide(facts(record(component), ledger=ledger), POLICY)
@@ -159,7 +159,7 @@ def test_what_may_still_be_written_must_be_old(component: LedgerComponent, state
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_what_is_linked_after_it_was_closed_must_be_old(component: LedgerComponent) -> None:
+def test_ledger_linked_after_closing_must_be_old(component: LedgerComponent) -> None:
     linked_last = isinstance(CLAIMS[component], LINKED_AFTER_CLOSING)
     for age_ms, old_enough in ((0, False), (1_799_999, False), (1_800_000, True)):
         ledger = stored(CLAIMS[component], age_ms=age_ms)
@@ -195,16 +195,16 @@ def test_a_young_ledger_may_go_once_this_cluster_saw_its_last_reference_vanish(
         {"ledger": stored(CLAIMS[LedgerComponent.MANAGED_CURSOR])},
     ],
 )
-def test_that_its_last_reference_vanished_is_no_reason_by_itself(changed: dict[str, object]) -> None:
+def test_vanished_reference_alone_does_not_permit_deletion(changed: dict[str, object]) -> None:
     given = replace(facts(record(dereferenced_ms=NOW_MS)), from_own_list=True)
     assert isinstance(decide(given, POLICY), Delete)
-    assert not isinstance(decide(replace(given, **changed), POLICY), Delete)  # type: ignore[arg-type]
+    assert not isinstance(decide(replace(given, **changed), POLICY), Delete)
 
 
 def test_a_clock_that_went_back_makes_young_not_old() -> None:
     ledger = stored(state=LedgerState.OPEN, age_ms=-5_000)
     verdict = decide(facts(ledger=ledger), POLICY)
-    assert verdict == RetryLater(OutcomeReason.TOO_YOUNG, verdict.detail, 3_600_000)  # type: ignore[union-attr]
+    assert verdict == RetryLater(OutcomeReason.TOO_YOUNG, verdict.detail, 3_600_000)
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -219,7 +219,7 @@ def test_a_clock_that_went_back_makes_young_not_old() -> None:
         ({"ledgers_being_read": frozenset({LEDGER_ID})}, OutcomeReason.STILL_BEING_READ),
     ],
 )
-def test_what_the_live_owner_uses_waits(
+def test_ledger_used_by_the_live_owner_is_retried(
     component: LedgerComponent, running: bool, used: dict[str, object], reason: OutcomeReason
 ) -> None:
     verdict = decide(facts(record(component), owner=view(**used), operation_running=running), POLICY)
@@ -227,7 +227,7 @@ def test_what_the_live_owner_uses_waits(
     assert verdict.reason is reason
 
 
-def test_an_owner_that_uses_other_ledgers_is_no_obstacle() -> None:
+def test_owner_using_other_ledgers_permits_deletion() -> None:
     others = frozenset({LedgerId(8), LedgerId(9)})
     owner = view(ledgers=others, cursor_ledgers=others, schema_ledgers=others, compacted_ledger=LedgerId(8))
     assert isinstance(decide(facts(owner=owner), POLICY), Delete)
@@ -246,12 +246,12 @@ def test_a_ledger_under_repair_waits() -> None:
     assert verdict.reason is OutcomeReason.REPLICATION_RUNNING
 
 
-def test_what_is_gone_is_gone() -> None:
+def test_missing_ledger_is_already_gone() -> None:
     verdict = decide(facts(ledger=None, references=ReferencesUnknown("nobody to ask")), POLICY)
     assert verdict == Keep(OutcomeReason.ALREADY_GONE, "there is no such ledger")
 
 
-def test_what_cannot_be_read_waits() -> None:
+def test_unreadable_facts_are_retried() -> None:
     undecodable = UndecodableLedger("format 4")
     assert decide(facts(ledger=undecodable), POLICY) == RetryLater(OutcomeReason.METADATA_UNREADABLE, "format 4")
     unknown = facts(references=ReferencesUnknown("no bookie answers"))
@@ -260,7 +260,7 @@ def test_what_cannot_be_read_waits() -> None:
 
 @pytest.mark.parametrize("about", [record(instance_id="there"), offload_record(instance_id="there")])
 def test_a_record_of_another_cluster_is_final(about: object) -> None:
-    verdict = decide(facts(about), POLICY)  # type: ignore[arg-type]
+    verdict = decide(facts(about), POLICY)
     assert isinstance(verdict, Keep)
     assert verdict.reason is OutcomeReason.OTHER_CLUSTER
 
@@ -268,6 +268,15 @@ def test_a_record_of_another_cluster_is_final(about: object) -> None:
 def test_another_ledger_with_the_same_id_stays() -> None:
     assert reason_of(decide(facts(record(created_ms=CREATED_MS - 1)), POLICY)) is OutcomeReason.OTHER_LEDGER
     assert isinstance(decide(facts(record(created_ms=CREATED_MS)), POLICY), Delete)
+
+
+def test_without_times_the_order_of_creation_tells_ledgers_apart() -> None:
+    timeless = replace(stored(), birth=Birth(None, 7))
+    for mark, reason in ((record(created_order=7), None), (record(created_order=8), OutcomeReason.OTHER_LEDGER)):
+        verdict = decide(facts(mark, ledger=timeless), POLICY)
+        assert isinstance(verdict, Delete) if reason is None else reason_of(verdict) is reason
+    by_time = decide(facts(record(created_ms=CREATED_MS), ledger=timeless), POLICY)
+    assert reason_of(by_time) is OutcomeReason.OTHER_LEDGER
 
 
 # --- offloaded copies ------------------------------------------------------------------------------------------------
@@ -290,11 +299,31 @@ def test_a_copy_that_is_used_stays() -> None:
 
 
 @pytest.mark.parametrize("about", [record(), offload_record()])
-def test_an_owner_that_lists_the_ledger_for_its_other_copy_is_no_obstacle(about: object) -> None:
+def test_owner_listing_the_other_copy_permits_deletion(about: object) -> None:
     owner = view(ledgers=frozenset({LEDGER_ID}), ledgers_being_read=frozenset({LEDGER_ID}))
     other_copy = Unreferenced((GUARD,), other_copy_listed=True)
-    verdict = decide(facts(about, references=other_copy, owner=owner), POLICY)  # type: ignore[arg-type]
+    verdict = decide(facts(about, references=other_copy, owner=owner), POLICY)
     assert isinstance(verdict, (Delete, DeleteOffloaded))
+
+
+@pytest.mark.parametrize("about", [record(), offload_record()])
+@pytest.mark.parametrize(
+    ("whole", "verdict", "detail"),
+    [
+        (None, Postpone, "the sidecar has not read yet"),
+        (False, RetryLater, "missing or incomplete: this one may be the last"),
+        (Unreadable("S3 is away"), RetryLater, "cannot be read: S3 is away"),
+    ],
+)
+def test_a_copy_beside_the_only_listed_one_stays_until_that_was_read_and_is_whole(
+    about: object, whole: object, verdict: type[object], detail: str
+) -> None:
+    listed = Unreferenced((GUARD,), other_copy_listed=True, only_copy=CONTEXT)
+    found = decide(facts(about, references=listed, only_copy_whole=whole), POLICY)
+    assert isinstance(found, verdict)
+    assert found.reason is OutcomeReason.MAY_BE_LAST_COPY
+    assert detail in found.detail
+    assert isinstance(decide(facts(about, references=listed, only_copy_whole=True), POLICY), (Delete, DeleteOffloaded))
 
 
 # --- in use: final, or an early look? --------------------------------------------------------------------------------
@@ -304,7 +333,7 @@ BOTH = pytest.mark.parametrize("make", [record, offload_record])
 
 @BOTH
 def test_in_use_waits_while_the_operation_runs(make: object) -> None:
-    about = make(operation_id="op", unreferenced=True, marked_version=1)  # type: ignore[operator]
+    about = make(operation_id="op", unreferenced=True, marked_version=1)
     verdict = decide(facts(about, references=IN_USE, operation_running=True), POLICY)
     assert isinstance(verdict, Postpone)
     assert verdict.reason is OutcomeReason.OPERATION_RUNNING
@@ -312,7 +341,7 @@ def test_in_use_waits_while_the_operation_runs(make: object) -> None:
 
 @BOTH
 def test_in_use_settles_after_the_operation(make: object) -> None:
-    about = make(operation_id="op")  # type: ignore[operator]
+    about = make(operation_id="op")
     first = decide(facts(about, references=IN_USE), POLICY)
     assert first == RetryLater(OutcomeReason.MAY_STILL_SHRINK, "/owner at version 5 references it", 600_000)
     last = decide(facts(about, references=IN_USE, in_use_since_ms=NOW_MS - 600_000), POLICY)
@@ -322,7 +351,7 @@ def test_in_use_settles_after_the_operation(make: object) -> None:
 
 @BOTH
 def test_in_use_is_final_where_nothing_shrinks(make: object) -> None:
-    verdict = decide(facts(make(unreferenced=True), references=IN_USE), POLICY)  # type: ignore[operator]
+    verdict = decide(facts(make(unreferenced=True), references=IN_USE), POLICY)
     assert isinstance(verdict, Keep)
     assert verdict.reason is OutcomeReason.IN_USE
 
@@ -373,7 +402,7 @@ TRACKER = view(cursors=frozenset({SUBSCRIPTION}))
         (facts(ledger=UndecodableLedger("odd")), "odd"),
         (
             facts(record(created_ms=5)),
-            f"it was created at {CREATED_MS} ms, the record means 5",
+            f"it was created at {CREATED_MS} ms, the record means 5 ms",
         ),
         (facts(ledger=stored(ForeignLedger())), "its metadata does not name Pulsar as its application"),
         (facts(ledger=stored(UnknownClaim("odd"))), "odd"),

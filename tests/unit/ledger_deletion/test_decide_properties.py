@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ledger_deletion.second_phase.decide import (
+from pulsar_sidecar.features.ledger_deletion.second_phase.decide import (
     LINKED_AFTER_CLOSING,
     Delete,
     DeleteOffloaded,
@@ -21,19 +21,16 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     decide,
     matches,
 )
-from pulsar_sidecar.ledger_ownership.claims import (
-    DataClaim,
-    ForeignLedger,
-    SchemaClaim,
-    UnknownClaim,
-)
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState, LedgerType
+from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.metadata import Guard
 from pulsar_sidecar.model.names import ManagedLedgerName, SchemaId
+from pulsar_sidecar.ownership.claims import DataClaim, ForeignLedger, SchemaClaim, UnknownClaim
 
 from tests.unit.ledger_deletion.cases import (
     CLAIMS,
+    CONTEXT,
     CREATED_MS,
     LEDGER_ID,
     NOT_REFERENCED,
@@ -71,7 +68,7 @@ versions = st.integers(0, 9).map(NodeVersion)
 guards = st.builds(Guard, st.just("/owner"), versions)
 references = st.one_of(
     st.builds(Referenced, guards),
-    st.builds(Unreferenced, st.just(()) | st.tuples(guards), st.booleans()),
+    st.builds(Unreferenced, st.just(()) | st.tuples(guards), st.booleans(), st.none() | st.just(CONTEXT)),
     st.just(ReferencesUnknown("?")),
 )
 owners = st.none() | st.builds(
@@ -108,6 +105,7 @@ def any_facts(draw: st.DrawFn) -> Facts:
         owner=draw(owners),
         operation_running=about.mark.operation_id is not None and draw(st.booleans()),
         in_use_since_ms=draw(st.none() | st.sampled_from([0, NOW_MS - 600_000, NOW_MS - 1, NOW_MS, NOW_MS + 10**9])),
+        only_copy_whole=draw(st.sampled_from([True, False, None, Unreadable("?")])),
     )
 
 
@@ -120,11 +118,12 @@ def test_delete_means_everything_that_the_invariant_demands(case: Facts) -> None
     assert isinstance(ledger, StoredLedger)
     assert verdict.ledger is ledger
     assert case.record.ledger_type is LedgerType.LEDGER
-    assert matches(case.record, ledger.claim)  # type: ignore[arg-type]
+    assert matches(case.record, ledger.claim)
     assert mark.instance_id in (None, case.instance_id)
     assert mark.created_ms in (None, ledger.created_ms)
     assert isinstance(case.references, Unreferenced)
     assert verdict.guards == case.references.read
+    assert case.references.only_copy is None or case.only_copy_whole is True
     assert not ledger.replication_locked
     age_ms = case.now_ms - ledger.created_ms
     assert ledger.metadata.state is LedgerState.CLOSED or age_ms >= POLICY.open_min_age_ms
@@ -142,11 +141,12 @@ def test_an_offloaded_copy_goes_only_unreferenced_and_by_its_record(case: Facts)
         assert case.record.ledger_type is LedgerType.OFFLOAD_LEDGER
         assert verdict.context == case.record.offload_context
         assert isinstance(case.references, Unreferenced)
+        assert case.references.only_copy is None or case.only_copy_whole is True
         assert case.record.mark.instance_id in (None, case.instance_id)
 
 
 @given(any_facts(), st.builds(Referenced, guards), owners)
-def test_one_more_reference_never_makes_deletable(case: Facts, referenced: Referenced, owner: object) -> None:
+def test_additional_reference_never_permits_deletion(case: Facts, referenced: Referenced, owner: object) -> None:
     for worse in (
         replace(case, references=referenced),
         replace(case, references=ReferencesUnknown("?")),
@@ -187,7 +187,7 @@ def test_every_wait_is_bounded(case: Facts) -> None:
     if isinstance(verdict, RetryLater) and verdict.delay_ms is not None:
         assert 0 < verdict.delay_ms <= 3_600_000
     if isinstance(verdict, Postpone):
-        assert case.operation_running
+        assert case.operation_running or case.only_copy_whole is None
 
 
 def test_the_plain_case_is_deleted() -> None:

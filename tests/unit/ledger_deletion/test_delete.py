@@ -4,14 +4,9 @@ from dataclasses import replace
 
 import pytest
 from prometheus_client import generate_latest
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_deletion.second_phase.decide import OutcomeReason
-from pulsar_sidecar.ledger_deletion.second_phase.retry import REASON, RECONSUMETIMES
-from pulsar_sidecar.ledger_ownership.paths import (
-    ledger_path,
-    managed_ledger_path,
-    under_replication_mark_path,
-)
+from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.features.ledger_deletion.second_phase.decide import OutcomeReason
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import REASON, RECONSUMETIMES
 from pulsar_sidecar.model.errors import (
     DisabledError,
     OutcomeUnknownError,
@@ -20,6 +15,7 @@ from pulsar_sidecar.model.errors import (
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState, LedgerType
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.paths import ledger_path, managed_ledger_path, under_replication_mark_path
 
 from tests.fakes.bookkeeper import (
     data_custom_metadata,
@@ -38,16 +34,15 @@ def test_an_orphan_is_deleted_after_its_bytes_are_kept(fake_pulsar: FakePulsar, 
     fake_pulsar.store.before("delete_many", lambda: kept_first.extend(judged(fake_pulsar)))
     send(fake_pulsar, about(topic, ledger_id))
     report = Sidecar(fake_pulsar).process()
-    assert report is not None
     assert (report.deleted, report.postponed) == (1, 0)
     assert report.mean_length_bytes == 1000
-    assert [entry["ledgerId"] for entry in kept_first] == [ledger_id]  # type: ignore[index]
+    assert [entry["ledgerId"] for entry in kept_first] == [ledger_id]
     assert ends(fake_pulsar, ledger_id) == [DELETED]
     assert ledger_id not in fake_pulsar.ledgers()
     assert waiting(fake_pulsar) == 0
 
 
-def test_a_hundred_at_once_of_several_kinds_and_fates(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_batch_of_100_mixed_records_is_settled(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     orphans = [orphan(fake_pulsar, topic) for _ in range(100)]
     send(fake_pulsar, *(about(topic, ledger_id) for ledger_id in [*orphans, *fake_pulsar.listed(topic), 99_999]))
     sidecar = Sidecar(fake_pulsar)
@@ -148,7 +143,7 @@ def test_the_ledger_itself_changing_is_a_conflict_too(fake_pulsar: FakePulsar, t
     def replace_it() -> None:
         fake_pulsar.store.remove(ledger_path(ledger_id))
         fake_pulsar.ledger(data_custom_metadata("public/default/persistent/others"), ledger_id=ledger_id)
-        fake_pulsar.store.put(ledger_path(ledger_id), fake_pulsar.store.peek(ledger_path(ledger_id)).data)  # type: ignore[union-attr]
+        fake_pulsar.store.put(ledger_path(ledger_id), fake_pulsar.store.peek(ledger_path(ledger_id)).data)
 
     fake_pulsar.store.before("delete_many", replace_it)
     send(fake_pulsar, about(topic, ledger_id))
@@ -168,61 +163,11 @@ def test_a_lost_answer_to_a_deletion_is_read_again(fake_pulsar: FakePulsar, topi
     assert waiting(fake_pulsar) == 0
 
 
-# --- the unconditional way ---------------------------------------------------------------------------------------
-
-
-class Bookies:
-    """The `DirectLedgerDeletion` of the fake Pulsar."""
-
-    def __init__(self, fake_pulsar: FakePulsar, error: Exception | None = None) -> None:
-        self.deleted: list[int] = []
-        self._fake_pulsar = fake_pulsar
-        self._error = error
-
-    def __call__(self, ledger_id: LedgerId) -> None:
-        if self._error is not None:
-            raise self._error
-        self.deleted.append(ledger_id)
-        self._fake_pulsar.store.remove(ledger_path(ledger_id))
-
-
-def test_bookkeeper_is_asked_only_where_the_store_takes_no_deletion(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    ledger_id = orphan(fake_pulsar, topic)
-    fake_pulsar.store.fail_next("delete_many", TemporaryError("no permission"), times=-1)
-    bookies = Bookies(fake_pulsar)
-    send(fake_pulsar, about(topic, ledger_id))
-    Sidecar(fake_pulsar, direct=bookies).process()
-    assert bookies.deleted == [ledger_id]
-    (line,) = processed_entries(fake_pulsar)
-    assert (line["decision"], line["conditional"]) == ("deleted", False)
-
-
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_lost_answer_is_no_reason_to_do_without_guards(fake_pulsar: FakePulsar, topic: TopicName, times: int) -> None:
-    ledger_id = orphan(fake_pulsar, topic)
-    for _ in range(times):
-        fake_pulsar.store.fail_next("delete_many", OutcomeUnknownError("lost"))
-    bookies = Bookies(fake_pulsar)
-    send(fake_pulsar, about(topic, ledger_id))
-    Sidecar(fake_pulsar, direct=bookies).process()
-    assert bookies.deleted == []
-    assert "conditional" not in processed_entries(fake_pulsar)[-1]
-
-
-def test_a_conflict_never_leads_to_an_unconditional_deletion(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    ledger_id = orphan(fake_pulsar, topic)
-    fake_pulsar.store.before("delete_many", lambda: fake_pulsar.rollover(topic) and None, times=-1)
-    bookies = Bookies(fake_pulsar)
-    send(fake_pulsar, about(topic, ledger_id))
-    Sidecar(fake_pulsar, direct=bookies).process()
-    assert bookies.deleted == []
-
-
-def test_bookies_that_fail_as_well_leave_it_for_later(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_a_store_that_takes_no_deletion_leaves_it_for_later(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     ledger_id = orphan(fake_pulsar, topic)
     fake_pulsar.store.fail_next("delete_many", TemporaryError("no permission"), times=3)
     send(fake_pulsar, about(topic, ledger_id))
-    sidecar = Sidecar(fake_pulsar, direct=Bookies(fake_pulsar, TemporaryError("500")))
+    sidecar = Sidecar(fake_pulsar)
     sidecar.process()
     assert ledger_id in fake_pulsar.ledgers()
     sidecar.work()
@@ -240,7 +185,7 @@ def failed() -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
-def test_what_is_only_put_off_is_no_failed_deletion(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_deferred_deletion_is_not_counted_as_failed(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     context = fake_pulsar.context(77, deleted=False)
     fake_pulsar.offloaded.put(LedgerId(77), context, topic.managed_ledger_name)
     fake_pulsar.offloaded.fail_next(DisabledError("no credentials"))
@@ -254,10 +199,9 @@ def test_what_is_only_put_off_is_no_failed_deletion(fake_pulsar: FakePulsar, top
 
 
 def test_every_attempt_that_is_refused_or_not_confirmed_is_a_failed_deletion(
-    fake_pulsar: FakePulsar, topic: TopicName
+    fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar
 ) -> None:
     changed, unanswered = orphan(fake_pulsar, topic), orphan(fake_pulsar, topic)
-    sidecar = Sidecar(fake_pulsar)
     before = failed()
     fake_pulsar.store.before("delete_many", lambda: fake_pulsar.rollover(topic) and None)
     send(fake_pulsar, about(topic, changed))

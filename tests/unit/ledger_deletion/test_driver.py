@@ -1,17 +1,14 @@
 """A two-phase topic deletion ends in one of two ways only."""
 
-import json
-
 import pytest
-from pulsar_sidecar.ledger_deletion.service import OperationState
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import operation_path
-from pulsar_sidecar.ledger_ownership.paths import instance_id_path, managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.features.ledger_deletion.results import OperationState
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     NotFoundError,
     TemporaryError,
 )
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.ownership.paths import instance_id_path, managed_ledger_path, partitioned_topic_path
 
 from tests.fakes.brokers import TopicDeletion
 from tests.fakes.pulsar import FakePulsar
@@ -36,10 +33,8 @@ def test_records_come_first_and_then_the_broker_is_asked_once(fake_pulsar: FakeP
 
 
 @pytest.mark.parametrize("name", [NAME, "persistent://public/local/default/orders-partition-3"])
-def test_a_partitioned_topic_goes_as_a_whole(name: str) -> None:
-    fake_pulsar = FakePulsar()
+def test_a_partitioned_topic_goes_as_a_whole(fake_pulsar: FakePulsar, sidecar: Sidecar, name: str) -> None:
     topic = fake_pulsar.partitioned_topic(name, 3)
-    sidecar = Sidecar(fake_pulsar)
     assert sidecar.delete_topic(topic, partitioned=True) is OperationState.DONE
     assert asked(fake_pulsar) == [TopicDeletion(topic, partitioned=True, force=False)]
     sidecar.work()
@@ -47,11 +42,9 @@ def test_a_partitioned_topic_goes_as_a_whole(name: str) -> None:
     assert fake_pulsar.ledgers() == set()
 
 
-def test_a_partition_alone_goes_alone() -> None:
-    fake_pulsar = FakePulsar()
+def test_a_partition_alone_goes_alone(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
     topic = fake_pulsar.partitioned_topic(NAME, 2)
     others = {*fake_pulsar.listed(topic.partition(1))}
-    sidecar = Sidecar(fake_pulsar)
     sidecar.delete_topic(topic.partition(0))
     sidecar.work()
     check(fake_pulsar)
@@ -59,10 +52,8 @@ def test_a_partition_alone_goes_alone() -> None:
     assert asked(fake_pulsar) == [TopicDeletion(topic.partition(0), partitioned=False, force=False)]
 
 
-def test_partitions_that_are_added_meanwhile_are_recorded_too() -> None:
-    fake_pulsar = FakePulsar()
+def test_partitions_added_during_deletion_are_recorded(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
     topic = fake_pulsar.partitioned_topic(NAME, 1)
-    sidecar = Sidecar(fake_pulsar)
     operation = begin(sidecar, topic, partitioned=True)
     fake_pulsar.store.put(partitioned_topic_path(topic), b'{"partitions":2,"deleted":false}')
     fake_pulsar.topic(str(topic.partition(1)))
@@ -76,16 +67,13 @@ def test_partitions_that_are_added_meanwhile_are_recorded_too() -> None:
 # --- not there ---------------------------------------------------------------------------------------------------
 
 
-def test_a_topic_that_never_was_is_the_brokers_404() -> None:
-    fake_pulsar = FakePulsar()
-    sidecar = Sidecar(fake_pulsar)
+def test_a_topic_that_never_was_is_the_brokers_404(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
     with pytest.raises(NotFoundError):
         sidecar.delete_topic(parse_topic_name(NAME))
     assert running(fake_pulsar) == []
 
 
-def test_a_partitioned_topic_that_never_was_promises_nothing() -> None:
-    fake_pulsar = FakePulsar()
+def test_a_partitioned_topic_that_never_was_promises_nothing(fake_pulsar: FakePulsar) -> None:
     with pytest.raises(NotFoundError):
         Sidecar(fake_pulsar).delete_topic(parse_topic_name(NAME), partitioned=True)
     assert running(fake_pulsar) == []
@@ -100,13 +88,18 @@ def test_a_topic_that_a_broker_no_longer_knows_is_done(fake_pulsar: FakePulsar, 
     assert running(fake_pulsar) == []
 
 
-def test_a_topic_that_something_else_deletes_meanwhile_is_not_claimed(
-    fake_pulsar: FakePulsar, topic: TopicName
+def test_the_end_names_the_clusters_whose_replicators_create_the_topic_again(
+    fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar
 ) -> None:
+    fake_pulsar.cursor(topic, "pulsar.repl.west")
+    tried = sidecar.deleter.attempt(begin(sidecar, topic))
+    assert tried.state is OperationState.DONE
+    assert f"{topic} was replicated with west: replicators there" in (tried.left_behind or "")
+
+
+def test_topic_deleted_by_a_broker_is_not_claimed(fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar) -> None:
     """As by brokers' clean-up of inactive topics, while the sidecar cannot record its ledgers."""
-    sidecar = Sidecar(fake_pulsar)
     identity = fake_pulsar.store.peek(instance_id_path())
-    assert identity is not None
     fake_pulsar.store.remove(identity.path)
     tried = sidecar.deleter.attempt(begin(sidecar, topic))
     assert tried.state is OperationState.RUNNING
@@ -128,10 +121,8 @@ def test_a_404_although_the_node_is_there_is_not_done(fake_pulsar: FakePulsar, t
     assert fake_pulsar.ledgers() == set()
 
 
-def test_a_partition_that_stayed_behind_is_asked_for_alone() -> None:
-    fake_pulsar = FakePulsar()
+def test_a_partition_that_stayed_behind_is_asked_for_alone(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
     topic = fake_pulsar.partitioned_topic(NAME, 2)
-    sidecar = Sidecar(fake_pulsar)
     operation = begin(sidecar, topic, partitioned=True)
     fake_pulsar.store.remove(partitioned_topic_path(topic))
     state = sidecar.deleter.attempt(operation).state
@@ -167,7 +158,7 @@ def test_a_refusal_that_cannot_be_noted_is_not_reported_as_the_end(fake_pulsar: 
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_one_lost_answer_does_not_hide_a_refusal(fake_pulsar: FakePulsar, topic: TopicName, applied: bool) -> None:
+def test_lost_response_does_not_hide_a_refusal(fake_pulsar: FakePulsar, topic: TopicName, applied: bool) -> None:
     fake_pulsar.admin.hooks.fail_next("delete_topic", REFUSAL)
     fake_pulsar.store.lose_answer_next("delete_together", applied=applied)
     with pytest.raises(BrokerRefusedError):
@@ -175,12 +166,11 @@ def test_one_lost_answer_does_not_hide_a_refusal(fake_pulsar: FakePulsar, topic:
     assert running(fake_pulsar) == []
 
 
-def test_a_broker_still_at_work_after_a_refusal_leaves_no_orphan() -> None:
+def test_a_broker_still_at_work_after_a_refusal_leaves_no_orphan(
+    fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar
+) -> None:
     """The first request was cut off and goes on in the broker; the second was refused."""
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
     fake_pulsar.admin.lose_answer_next(applied=False)
-    sidecar = Sidecar(fake_pulsar)
     assert sidecar.delete_topic(topic) is OperationState.RUNNING
     fake_pulsar.admin.hooks.fail_next("delete_topic", REFUSAL)
     fake_pulsar.clock.advance_ms(60_000)
@@ -197,28 +187,12 @@ def test_a_broker_still_at_work_after_a_refusal_leaves_no_orphan() -> None:
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_an_unknown_outcome_is_looked_at_before_asking_again(
-    fake_pulsar: FakePulsar, topic: TopicName, applied: bool
+    fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar, applied: bool
 ) -> None:
     fake_pulsar.admin.lose_answer_next(applied=applied)
-    sidecar = Sidecar(fake_pulsar)
     assert sidecar.delete_topic(topic) is OperationState.RUNNING
     assert sidecar.deleter.running()[0].reason
     sidecar.work()
     check(fake_pulsar)
     assert fake_pulsar.ledgers() == set()
     assert len(asked(fake_pulsar)) == 1
-
-
-def test_the_next_attempt_waits_longer_and_longer_up_to_a_minute(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    fake_pulsar.admin.lose_answer_next(applied=False, times=10)
-    sidecar = Sidecar(fake_pulsar)
-    sidecar.delete_topic(topic)
-    waits = []
-    for _ in range(8):
-        node = fake_pulsar.store.peek(operation_path(OP))
-        assert node is not None
-        waits.append(json.loads(node.data)["notBeforeMs"] - fake_pulsar.clock.now_ms())
-        assert sidecar.drive() is None
-        fake_pulsar.clock.advance_ms(waits[-1])
-        assert sidecar.drive() is OperationState.RUNNING
-    assert waits == [2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000, 60_000]

@@ -1,13 +1,15 @@
 """A deletion beside others: a topic that is created again stays, and several sidecars drive one operation."""
 
 import pytest
-from pulsar_sidecar.ledger_deletion.service import OperationState
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
+from msgspec.structs import replace
+from pulsar_sidecar.features.ledger_deletion.results import OperationState
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.following import follow
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     OPERATIONS,
     HeldOperation,
     driver_path,
+    write_operation,
 )
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     ConflictError,
@@ -15,6 +17,7 @@ from pulsar_sidecar.model.errors import (
     TemporaryError,
 )
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.ownership.paths import managed_ledger_path
 
 from tests.fakes.brokers import TopicDeletion
 from tests.fakes.pulsar import FakePulsar, TopicPlan
@@ -38,10 +41,9 @@ def recreated(fake_pulsar: FakePulsar, topic: TopicName) -> None:
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_topic_created_again_after_the_broker_was_asked_stays(
-    fake_pulsar: FakePulsar, topic: TopicName, applied: bool
+    fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar, applied: bool
 ) -> None:
     fake_pulsar.admin.lose_answer_next(applied=applied)
-    sidecar = Sidecar(fake_pulsar)
     sidecar.delete_topic(topic)
     if not applied:
         fake_pulsar.store.remove(managed_ledger_path(topic.managed_ledger_name))
@@ -68,16 +70,14 @@ def test_a_topic_created_again_before_the_broker_was_ever_asked_stays(
 
 def test_a_topic_created_again_while_its_records_were_sent_stays(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     fake_pulsar.topics.hooks.before("publish", lambda: recreated(fake_pulsar, topic))
-    sidecar = Sidecar(fake_pulsar)
-    assert sidecar.delete_topic(topic) is OperationState.DONE
+    assert Sidecar(fake_pulsar).delete_topic(topic) is OperationState.DONE
     assert asked(fake_pulsar) == []
     assert set(fake_pulsar.listed(topic)) <= fake_pulsar.ledgers()
 
 
 def test_a_topic_created_again_while_its_shadows_were_looked_for_stays(
-    fake_pulsar: FakePulsar, topic: TopicName
+    fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar
 ) -> None:
-    sidecar = Sidecar(fake_pulsar)
     operation = begin(sidecar, topic)
     fake_pulsar.shadows.hooks.before("shadows_of", lambda: recreated(fake_pulsar, topic))
     state = sidecar.deleter.attempt(operation).state
@@ -86,10 +86,8 @@ def test_a_topic_created_again_while_its_shadows_were_looked_for_stays(
     assert set(fake_pulsar.listed(topic)) <= fake_pulsar.ledgers()
 
 
-def test_partitions_of_a_topic_created_again_are_never_taken_along() -> None:
-    fake_pulsar = FakePulsar()
+def test_partitions_of_a_topic_created_again_are_never_taken_along(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
     topic = fake_pulsar.partitioned_topic(NAME, 2)
-    sidecar = Sidecar(fake_pulsar)
     operation = begin(sidecar, topic, partitioned=True)
 
     def create_again() -> None:
@@ -102,8 +100,7 @@ def test_partitions_of_a_topic_created_again_are_never_taken_along() -> None:
     assert asked(fake_pulsar) == []
 
 
-def test_nothing_marked_is_never_asked_for_later() -> None:
-    fake_pulsar = FakePulsar()
+def test_topic_without_marked_nodes_is_not_deleted_later(fake_pulsar: FakePulsar) -> None:
     begin(Sidecar(fake_pulsar), parse_topic_name(NAME))
     fake_pulsar.topic(NAME)
     sidecar = restarted(fake_pulsar)
@@ -124,9 +121,7 @@ def test_a_new_operation_is_left_to_the_sidecar_that_began_it(fake_pulsar: FakeP
     assert fake_pulsar.listed(topic) != []
 
 
-def test_nothing_marked_is_asked_for_once_only() -> None:
-    fake_pulsar = FakePulsar()
-    sidecar = Sidecar(fake_pulsar)
+def test_topic_without_marked_nodes_is_requested_only_once(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
     operation = begin(sidecar, parse_topic_name(NAME))
     fake_pulsar.admin.lose_answer_next(applied=False)
     tried = sidecar.deleter.attempt(operation)
@@ -136,7 +131,7 @@ def test_nothing_marked_is_asked_for_once_only() -> None:
     assert asked(fake_pulsar) == []
 
 
-def test_one_that_is_driven_is_not_taken(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_operation_with_a_live_driver_is_not_taken_over(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     first = Sidecar(fake_pulsar)
     begin(first, topic)
     other = Sidecar(fake_pulsar, name="sidecar-2", store=fake_pulsar.store.other_session())
@@ -149,9 +144,8 @@ def test_one_that_is_driven_is_not_taken(fake_pulsar: FakePulsar, topic: TopicNa
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_driver_left_over_by_a_lost_answer_is_taken_again(
-    fake_pulsar: FakePulsar, topic: TopicName, applied: bool
+    fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar, applied: bool
 ) -> None:
-    sidecar = Sidecar(fake_pulsar)
     fake_pulsar.store.lose_answer_next("create_together", applied=applied)
     with pytest.raises(OutcomeUnknownError):
         begin(sidecar, topic)
@@ -168,11 +162,11 @@ def test_a_store_that_fails_in_the_middle_does_not_strand_the_operation(error: E
             topic = fake_pulsar.topic(NAME)
             sidecar = Sidecar(fake_pulsar)
             operation = begin(sidecar, topic)
-            fake_pulsar.store.fail_next(method, error, times=times)  # type: ignore[arg-type]
+            fake_pulsar.store.fail_next(method, error, times=times)
             try:
                 state = sidecar.deleter.attempt(operation).state
                 if state is OperationState.RUNNING:
-                    sidecar.deleter.release(operation.operation)
+                    sidecar.deleter.operations.release(operation.operation.operation_id)
             except (TemporaryError, OutcomeUnknownError):
                 pass
             sidecar.work()
@@ -225,19 +219,37 @@ def test_two_drivers_of_one_operation_ask_for_the_same_incarnation_only(
 def test_taking_one_that_ends_at_this_moment_leaves_nothing_behind(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     first = Sidecar(fake_pulsar)
     operation = begin(first, topic)
-    first.deleter.release(operation.operation)
+    first.deleter.operations.release(operation.operation.operation_id)
     fake_pulsar.clock.advance_ms(10_000)
     other_store = fake_pulsar.store.other_session()
-    other_store.before("create", lambda: first.deleter.end(operation.operation), path=driver_path(OP))
-    other = Sidecar(fake_pulsar, name="sidecar-2", store=other_store)
-    assert other.drive() is None
+    other_store.before(
+        "create", lambda: first.deleter.operations.end(operation.operation.operation_id), path=driver_path(OP)
+    )
+    assert Sidecar(fake_pulsar, name="sidecar-2", store=other_store).drive() is None
     assert running(fake_pulsar) == []
 
 
-def test_an_empty_leftover_is_cleared_away() -> None:
-    fake_pulsar = FakePulsar()
+def test_operation_postponed_during_takeover_is_released(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    first = Sidecar(fake_pulsar)
+    held = begin(first, topic)
+    first.deleter.operations.release(OP)
+    fake_pulsar.clock.advance_ms(10_000)
+    later = replace(held.operation, not_before_ms=fake_pulsar.clock.now_ms() + 60_000)
+    other_store = fake_pulsar.store.other_session()
+    other_store.before("create", lambda: write_operation(fake_pulsar.store, later, held.version), path=driver_path(OP))
+    other = Sidecar(fake_pulsar, name="sidecar-2", store=other_store)
+    assert other.drive() is None
+    assert fake_pulsar.store.peek(driver_path(OP)) is None
+    assert asked(fake_pulsar) == []
+    fake_pulsar.clock.advance_ms(60_000)
+    assert other.drive() is OperationState.DONE
+
+
+def test_empty_operation_node_is_ignored_and_removed(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
     fake_pulsar.store.create(f"{OPERATIONS}/{OP}", b"")
-    assert Sidecar(fake_pulsar).drive() is None
+    assert sidecar.deleter.running() == []
+    assert follow(fake_pulsar.store, OP, "/ledgers") is None
+    assert sidecar.drive() is None
     assert running(fake_pulsar) == []
 
 
@@ -245,7 +257,7 @@ def test_an_unreadable_operation_holds_up_no_other(fake_pulsar: FakePulsar, topi
     fake_pulsar.store.create(f"{OPERATIONS}/aaa", b'{"newer":"version"}')
     sidecar = Sidecar(fake_pulsar)
     operation = begin(sidecar, topic)
-    sidecar.deleter.release(operation.operation)
+    sidecar.deleter.operations.release(operation.operation.operation_id)
     listed = {status.operation_id: status.state for status in sidecar.deleter.running()}
     assert listed == {"aaa": OperationState.UNREADABLE, OP: OperationState.RUNNING}
     fake_pulsar.clock.advance_ms(10_000)
@@ -253,8 +265,7 @@ def test_an_unreadable_operation_holds_up_no_other(fake_pulsar: FakePulsar, topi
     assert running(fake_pulsar) == ["aaa"]
 
 
-def test_after_a_crash_anyone_goes_on() -> None:
-    fake_pulsar = FakePulsar()
+def test_after_a_crash_anyone_goes_on(fake_pulsar: FakePulsar) -> None:
     topic = fake_pulsar.topic(NAME, TopicPlan(compacted=True))
     sidecar = Sidecar(fake_pulsar, steps=CrashAt(3))
     with pytest.raises(Crash):

@@ -4,37 +4,36 @@ import json
 
 import pytest
 from msgspec.structs import replace
-from pulsar_sidecar.ledger_deletion.outcomes import note_message
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_deletion.service import OperationState, TopicDeletionStatus
-from pulsar_sidecar.ledger_deletion.topic_deletion.driver import EndedElsewhereError
-from pulsar_sidecar.ledger_deletion.topic_deletion.following import (
+from pulsar_sidecar.features.ledger_deletion.outcomes import note_message
+from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.features.ledger_deletion.results import OperationState, TopicDeletionStatus
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.driver import EndedElsewhereError
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.following import (
     END_STEP,
     after_failure,
     end_document,
     end_of,
     follow,
-    promise_of,
     running,
+    running_deletion_of,
     warnings_of,
 )
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
-    OPERATIONS,
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     STUCK_AFTER,
     driver_path,
     operation_path,
 )
-from pulsar_sidecar.ledger_ownership.paths import cursor_path, managed_ledger_path, schema_path
-from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
+from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import OperationId
-from pulsar_sidecar.model.names import CursorName, TopicName, parse_topic_name
+from pulsar_sidecar.model.names import CursorName, TopicName
+from pulsar_sidecar.ownership.paths import cursor_path, managed_ledger_path, schema_path
 
 from tests.fakes.deletion_topics import FakeDeletionTopics
 from tests.fakes.pulsar import FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.driving import OP, asked, begin
 from tests.unit.ledger_deletion.driving import running as running_nodes
 from tests.unit.ledger_deletion.orphans import NAME
-from tests.unit.ledger_deletion.sidecars import Sidecar, accepted_records, check, endings
+from tests.unit.ledger_deletion.sidecars import Sidecar, accepted_records, check
 from tests.unit.ledger_deletion.test_operation import OPERATION
 
 DAMAGED = b"not proto\xff"
@@ -46,7 +45,6 @@ def damaged(fake_pulsar: FakePulsar) -> tuple[TopicName, str, bytes]:
     topic = fake_pulsar.topic(NAME)
     path = managed_ledger_path(topic.managed_ledger_name)
     node = fake_pulsar.store.peek(path)
-    assert node is not None
     fake_pulsar.store.put(path, DAMAGED)
     return topic, path, node.data
 
@@ -56,7 +54,6 @@ def driven_until_stuck(fake_pulsar: FakePulsar, sidecar: Sidecar) -> TopicDeleti
         (status,) = running(fake_pulsar.store, "/ledgers")
         if status.state is OperationState.STUCK:
             return status
-        assert status.next_attempt_ms is not None
         fake_pulsar.clock.advance_ms(max(0, status.next_attempt_ms - fake_pulsar.clock.now_ms()))
         sidecar.drive()
     (status,) = running(fake_pulsar.store, "/ledgers")
@@ -69,38 +66,34 @@ def test_a_deletion_says_what_its_first_attempt_waits_for(fake_pulsar: FakePulsa
     store.put("/ledgers/cookies/down:3181")
     (status,) = running(store, "/ledgers")
     followed = follow(store, OP, "/ledgers")
-    assert followed is not None
-    assert status.reason == followed.status.reason
+    assert status.reason == followed.reason
     assert status.reason == (
         "brokers or bookies have not answered yet; bookies registered as writable: 1 of 2 "
-        "(pulsar-sidecar pins bookies shows them); the sidecar goes on"
+        "(pulsar-sidecar pins bookies shows them); the sidecar keeps trying"
     )
 
 
-def test_an_attempt_that_is_due_is_due_now(fake_pulsar: FakePulsar) -> None:
-    sidecar = Sidecar(fake_pulsar)
+def test_an_attempt_that_is_due_is_due_now(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
     begin(sidecar, fake_pulsar.topic(NAME))
     fake_pulsar.clock.advance_ms(3_600_000)
     (status,) = running(fake_pulsar.store, "/ledgers")
     followed = follow(fake_pulsar.store, OP, "/ledgers")
-    assert followed is not None
-    assert status.next_attempt_ms == followed.status.next_attempt_ms == fake_pulsar.store.now_ms()
+    assert status.next_attempt_ms == followed.next_attempt_ms == fake_pulsar.store.now_ms()
 
 
 def test_the_promise_of_a_topic_as_it_is_now(fake_pulsar: FakePulsar) -> None:
     sidecar, store = Sidecar(fake_pulsar), fake_pulsar.store
     topic, other = fake_pulsar.topic(NAME), fake_pulsar.topic(f"{NAME}-2")
-    assert promise_of(store, topic, partitioned=False, force=True) is None
+    assert running_deletion_of(store, topic, partitioned=False, force=True) is None
     begin(sidecar, topic)
-    assert promise_of(store, topic, partitioned=False, force=True) == OP
-    assert promise_of(store, topic, partitioned=False, force=False) is None
-    assert promise_of(store, other, partitioned=False, force=True) is None
+    assert running_deletion_of(store, topic, partitioned=False, force=True) == OP
+    assert running_deletion_of(store, topic, partitioned=False, force=False) is None
+    assert running_deletion_of(store, other, partitioned=False, force=True) is None
     path = managed_ledger_path(topic.managed_ledger_name)
     node = store.peek(path)
-    assert node is not None
     store.remove(path)
     store.put(path, node.data)
-    assert promise_of(store, topic, partitioned=False, force=True) is None
+    assert running_deletion_of(store, topic, partitioned=False, force=True) is None
 
 
 # --- the same failure --------------------------------------------------------------------------------------------
@@ -130,7 +123,7 @@ def test_the_first_failure_counts_although_the_operation_waited_for_the_brokers_
     assert (failed.failures, failed.failing_since_ms) == (1, 20)
 
 
-def test_what_fails_before_its_time_is_not_counted() -> None:
+def test_failure_before_the_due_time_is_not_counted() -> None:
     """A caller that waits has it tried every second; a broker that restarts makes no deletion stuck."""
     operation, now_ms = OPERATION, DUE_MS - 1_000
     for _ in range(30):
@@ -140,7 +133,7 @@ def test_what_fails_before_its_time_is_not_counted() -> None:
     assert not operation.stuck
 
 
-def test_it_waits_longer_with_each_failure_and_longest_once_it_is_stuck() -> None:
+def test_backoff_grows_with_failures_up_to_the_stuck_interval() -> None:
     operation, waits = replace(OPERATION, attempts=0), []
     for _ in range(STUCK_AFTER):
         now_ms = operation.not_before_ms
@@ -150,7 +143,7 @@ def test_it_waits_longer_with_each_failure_and_longest_once_it_is_stuck() -> Non
     assert operation.stuck
 
 
-def test_what_does_not_pass_by_itself_is_tried_quickly_until_it_is_stuck() -> None:
+def test_lasting_failure_is_retried_quickly_until_stuck() -> None:
     operation, waits = replace(OPERATION, attempts=0), []
     for _ in range(STUCK_AFTER + 1):
         now_ms = operation.not_before_ms
@@ -162,17 +155,15 @@ def test_what_does_not_pass_by_itself_is_tried_quickly_until_it_is_stuck() -> No
 # --- stuck -------------------------------------------------------------------------------------------------------
 
 
-def test_a_damaged_node_makes_a_deletion_stuck_with_its_path_and_the_remedy() -> None:
-    fake_pulsar = FakePulsar()
+def test_a_damaged_node_makes_a_deletion_stuck_with_its_path_and_the_remedy(fake_pulsar: FakePulsar) -> None:
     topic, path, _ = damaged(fake_pulsar)
     sidecar = Sidecar(fake_pulsar)
     began_ms = fake_pulsar.clock.now_ms()
     tried = sidecar.deleter.attempt(begin(sidecar, topic))
     assert (tried.state, tried.lasting) == (OperationState.RUNNING, True)
-    sidecar.deleter.release(tried.held.operation)
+    sidecar.deleter.operations.release(tried.held.operation.operation_id)
     status = driven_until_stuck(fake_pulsar, sidecar)
     assert (status.state, status.failures, status.failing_since_ms) == (OperationState.STUCK, STUCK_AFTER, began_ms)
-    assert status.reason is not None
     assert status.reason.startswith(f"{path} cannot be read: {len(DAMAGED)} bytes are not a ManagedLedgerInfo")
     assert status.remedy is not None
     assert f"pulsar-sidecar ledger-deletion abandon {OP}" in status.remedy
@@ -181,13 +172,11 @@ def test_a_damaged_node_makes_a_deletion_stuck_with_its_path_and_the_remedy() ->
 
 
 @pytest.mark.parametrize("of", ["cursor", "schema"])
-def test_whichever_node_is_damaged_the_reason_names_it(of: str) -> None:
-    fake_pulsar = FakePulsar()
+def test_whichever_node_is_damaged_the_reason_names_it(fake_pulsar: FakePulsar, sidecar: Sidecar, of: str) -> None:
     topic = fake_pulsar.topic(NAME, TopicPlan(subscriptions=("sub",), schema_versions=1))
     cursor = cursor_path(topic.managed_ledger_name, CursorName("sub"))
     path = cursor if of == "cursor" else schema_path(topic.schema_id)
     fake_pulsar.store.put(path, DAMAGED)
-    sidecar = Sidecar(fake_pulsar)
     tried = sidecar.deleter.attempt(begin(sidecar, topic))
     assert tried.lasting
     assert (tried.held.operation.last_reason or "").startswith(f"{path} cannot be read: ")
@@ -195,10 +184,8 @@ def test_whichever_node_is_damaged_the_reason_names_it(of: str) -> None:
     assert accepted_records(fake_pulsar) == []
 
 
-def test_a_stuck_deletion_continues_once_its_cause_is_removed() -> None:
-    fake_pulsar = FakePulsar()
+def test_a_stuck_deletion_continues_once_its_cause_is_removed(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
     topic, path, content = damaged(fake_pulsar)
-    sidecar = Sidecar(fake_pulsar)
     sidecar.delete_topic(topic)
     driven_until_stuck(fake_pulsar, sidecar)
     fake_pulsar.store.put(path, content)
@@ -207,9 +194,8 @@ def test_a_stuck_deletion_continues_once_its_cause_is_removed() -> None:
     assert fake_pulsar.ledgers() == set()
 
 
-def test_another_failure_is_counted_anew(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_another_failure_is_counted_anew(fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar) -> None:
     fake_pulsar.admin.miss_next()
-    sidecar = Sidecar(fake_pulsar)
     sidecar.delete_topic(topic)
     fake_pulsar.admin.lose_answer_next(applied=False)
     fake_pulsar.clock.advance_ms(60_000)
@@ -218,168 +204,105 @@ def test_another_failure_is_counted_anew(fake_pulsar: FakePulsar, topic: TopicNa
 
 
 def test_warnings_name_the_first_five() -> None:
-    stuck = TopicDeletionStatus(OP, parse_topic_name(NAME), OperationState.STUCK, 3, 2, 1, "it fails")
+    stuck = TopicDeletionStatus(OP, NAME, None, OperationState.STUCK, 3, 2, 1, "it fails", remedy="abandon it")
     texts = warnings_of([stuck] * 7)
     assert len(texts) == 6
     assert texts[-1] == "2 more topic deletions cannot continue either"
-    assert warnings_of([TopicDeletionStatus(OP, parse_topic_name(NAME), OperationState.RUNNING, 3, 2, 1)]) == []
+    assert warnings_of([TopicDeletionStatus(OP, NAME, None, OperationState.RUNNING, 3, 2, 1)]) == []
 
 
 # --- what is left ------------------------------------------------------------------------------------------------
 
 
-def test_what_is_left_are_the_marked_nodes_and_the_recorded_ledgers_that_exist() -> None:
-    fake_pulsar = FakePulsar()
+def test_status_lists_marked_nodes_and_existing_ledgers(fake_pulsar: FakePulsar) -> None:
     topic = fake_pulsar.topic(NAME, TopicPlan(ledgers=3, offloaded=(0,)))
     fake_pulsar.admin.lose_answer_next(applied=False)
-    sidecar = Sidecar(fake_pulsar)
-    assert sidecar.delete_topic(topic) is OperationState.RUNNING
+    assert Sidecar(fake_pulsar).delete_topic(topic) is OperationState.RUNNING
     gone, *left = sorted({record.ledger_id for record in accepted_records(fake_pulsar)})
     fake_pulsar.remove_ledger(gone)
     found = follow(fake_pulsar.store, OP, "/ledgers")
-    assert found is not None
-    assert found.remains is not None
-    assert found.remains.nodes == (managed_ledger_path(topic.managed_ledger_name),)
-    assert (found.remains.ledgers, list(found.remains.ledger_ids)) == (len(left), left)
+    assert found.left_nodes == (managed_ledger_path(topic.managed_ledger_name),)
+    assert (found.left_ledgers, list(found.left_ledger_ids or ())) == (len(left), left)
     assert found.driver is None
     fake_pulsar.store.create(driver_path(OP), b"sidecar-2", ephemeral=True)
     found = follow(fake_pulsar.store, OP, "/ledgers")
-    assert found is not None
     assert found.driver == "sidecar-2"
 
 
-def test_of_an_unreadable_deletion_only_what_is_known_is_shown() -> None:
-    fake_pulsar = FakePulsar()
+def test_of_an_unreadable_deletion_only_what_is_known_is_shown(fake_pulsar: FakePulsar) -> None:
     node = fake_pulsar.store.create(operation_path(OP), b'{"newer":"version"}')
     found = follow(fake_pulsar.store, OP, "/ledgers")
-    assert found is not None
-    status = found.status
-    assert (status.state, status.topic, status.attempts, status.recorded_ledgers) == (
+    assert (found.state, found.topic, found.attempts, found.recorded_ledgers) == (
         OperationState.UNREADABLE, None, None, None
     )  # fmt: skip
-    assert (status.requested_ms, found.remains) == (node.created_ms, None)
-    assert "the version of pulsar-sidecar that began it" in (status.remedy or "")
-
-
-def test_an_empty_leftover_is_not_a_deletion() -> None:
-    fake_pulsar = FakePulsar()
-    fake_pulsar.store.create(operation_path(OP), b"")
-    assert running(fake_pulsar.store, "/ledgers") == []
-    assert follow(fake_pulsar.store, OP, "/ledgers") is None
-    assert Sidecar(fake_pulsar).deleter.abandon(OP) is None
+    assert (found.requested_ms, found.left_nodes, found.left_ledgers) == (node.created_ms, None, None)
+    assert "the version of pulsar-sidecar that began it" in (found.remedy or "")
 
 
 # --- abandoned ---------------------------------------------------------------------------------------------------
 
 
-def test_an_abandoned_deletion_asks_no_broker_and_keeps_what_is_referenced(
-    fake_pulsar: FakePulsar, topic: TopicName
+@pytest.mark.parametrize("moment", ["read_many", "shadows_of", "delete_topic"])
+def test_the_driver_notices_that_its_deletion_was_abandoned(
+    fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar, moment: str
 ) -> None:
-    ids = fake_pulsar.ledgers()
-    fake_pulsar.admin.lose_answer_next(applied=False)
-    sidecar = Sidecar(fake_pulsar)
-    sidecar.delete_topic(topic)
-    requests = len(asked(fake_pulsar))
-    assert sidecar.deleter.abandon(OP) is not None
-    assert running_nodes(fake_pulsar) == []
-    fake_pulsar.clock.advance_ms(3_600_000)
-    sidecar.work()
-    check(fake_pulsar)
-    assert len(asked(fake_pulsar)) == requests
-    assert fake_pulsar.ledgers() == ids
-    assert {tuple(ends) for ends in endings(fake_pulsar).values()} == {(("kept", "ledger-still-in-use"),)}
-
-
-def test_the_driver_notices_that_its_deletion_was_abandoned(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    first = Sidecar(fake_pulsar)
-    held = begin(first, topic)
+    held = begin(sidecar, topic)
     other = Sidecar(fake_pulsar, name="sidecar-2", store=fake_pulsar.store.other_session())
-    fake_pulsar.store.before("read_many", lambda: other.deleter.abandon(OP))
-    tried = first.deleter.attempt(held)
+
+    def abandon() -> None:
+        other.deleter.operations.abandon(OP)
+
+    match moment:
+        case "read_many":
+            fake_pulsar.store.before("read_many", abandon)
+        case "shadows_of":
+            fake_pulsar.shadows.hooks.before("shadows_of", abandon)
+        case _:
+            fake_pulsar.admin.hooks.before("delete_topic", abandon)
+            fake_pulsar.admin.lose_answer_next(applied=False)
+    tried = sidecar.deleter.attempt(held)
     assert tried.state is OperationState.REFUSED
     assert isinstance(tried.refusal, EndedElsewhereError)
     assert asked(fake_pulsar) == []
     assert running_nodes(fake_pulsar) == []
-    assert first.drive() is None
+    assert sidecar.drive() is None
 
 
-def test_no_broker_is_asked_once_it_was_abandoned_during_the_look_for_shadows(
-    fake_pulsar: FakePulsar, topic: TopicName
-) -> None:
-    sidecar = Sidecar(fake_pulsar)
+def test_abandon_wins_over_a_concurrent_takeover(fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar) -> None:
     held = begin(sidecar, topic)
-
-    def abandon() -> None:
-        sidecar.deleter.abandon(OP)
-
-    fake_pulsar.shadows.hooks.before("shadows_of", abandon)
-    assert isinstance(sidecar.deleter.attempt(held).refusal, EndedElsewhereError)
-    assert asked(fake_pulsar) == []
-
-
-def test_the_driver_notices_when_it_puts_the_next_attempt_off(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    sidecar = Sidecar(fake_pulsar)
-    held = begin(sidecar, topic)
-
-    def abandon() -> None:
-        sidecar.deleter.abandon(OP)
-
-    fake_pulsar.admin.hooks.before("delete_topic", abandon)
-    fake_pulsar.admin.lose_answer_next(applied=False)
-    assert isinstance(sidecar.deleter.attempt(held).refusal, EndedElsewhereError)
-
-
-def test_one_that_a_sidecar_takes_over_at_this_moment_is_abandoned_all_the_same(
-    fake_pulsar: FakePulsar, topic: TopicName
-) -> None:
-    sidecar = Sidecar(fake_pulsar)
-    held = begin(sidecar, topic)
-    sidecar.deleter.release(held.operation)
+    sidecar.deleter.operations.release(held.operation.operation_id)
     other = fake_pulsar.store.other_session()
     fake_pulsar.store.before(
         "delete", lambda: other.create(driver_path(OP), b"sidecar-2", ephemeral=True), path=operation_path(OP)
     )
-    assert sidecar.deleter.abandon(OP) is not None
+    assert sidecar.deleter.operations.abandon(OP) is not None
     assert running_nodes(fake_pulsar) == []
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_one_lost_answer_does_not_keep_a_deletion(fake_pulsar: FakePulsar, topic: TopicName, applied: bool) -> None:
-    sidecar = Sidecar(fake_pulsar)
+@pytest.mark.parametrize("call", ["delete_together", "delete"])
+def test_abandon_survives_one_lost_response(
+    fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar, call: str, applied: bool
+) -> None:
     begin(sidecar, topic)
-    fake_pulsar.store.before(
-        "delete", lambda: fake_pulsar.store.lose_answer_next("delete", applied=applied), path=driver_path(OP)
-    )
-    assert sidecar.deleter.abandon(OP) is not None
+    if call == "delete":  # without a driver the two nodes cannot be removed together
+        sidecar.deleter.operations.release(OP)
+        fake_pulsar.store.before(
+            "delete", lambda: fake_pulsar.store.lose_answer_next("delete", applied=applied), path=driver_path(OP)
+        )
+    else:
+        fake_pulsar.store.lose_answer_next(call, applied=applied)
+    assert sidecar.deleter.operations.abandon(OP) is not None
     assert running_nodes(fake_pulsar) == []
 
 
-def test_an_end_that_cannot_be_stored_is_an_error(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_unknown_or_finished_deletion_is_not_abandoned(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     sidecar = Sidecar(fake_pulsar)
-    begin(sidecar, topic)
-    fake_pulsar.store.lose_answer_next("delete_together", applied=False)
-    for _ in range(6):
-        fake_pulsar.store.lose_answer_next("delete", applied=False)
-    with pytest.raises(TemporaryError, match="could not be stored"):
-        sidecar.deleter.abandon(OP)
-    assert running_nodes(fake_pulsar) == [OP]
-
-
-def test_what_never_ran_or_ended_by_itself_is_not_abandoned(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    sidecar = Sidecar(fake_pulsar)
-    assert sidecar.deleter.abandon(OP) is None
+    assert sidecar.deleter.operations.abandon(OP) is None
     held = begin(sidecar, topic)
     other = Sidecar(fake_pulsar, name="sidecar-2", store=fake_pulsar.store.other_session())
-    fake_pulsar.store.before("delete_together", lambda: other.deleter.end(held.operation))
-    assert sidecar.deleter.abandon(OP) is None
-
-
-def test_one_of_another_version_is_abandoned_by_its_id() -> None:
-    fake_pulsar = FakePulsar()
-    fake_pulsar.store.create(operation_path(OP), b'{"newer":"version"}')
-    fake_pulsar.store.create(f"{OPERATIONS}/other", b'{"newer":"version"}')
-    assert Sidecar(fake_pulsar).deleter.abandon(OP) is not None
-    assert running_nodes(fake_pulsar) == ["other"]
+    fake_pulsar.store.before("delete_together", lambda: other.deleter.operations.end(held.operation.operation_id))
+    assert sidecar.deleter.operations.abandon(OP) is None
 
 
 # --- its end -----------------------------------------------------------------------------------------------------
@@ -392,19 +315,19 @@ def noted(fake_pulsar: FakePulsar, document: dict[str, object], step: str = END_
 
 @pytest.mark.parametrize("state", [OperationState.DONE, OperationState.REFUSED, OperationState.ABANDONED])
 def test_an_end_is_what_the_outcome_topic_has(state: OperationState, fake_pulsar: FakePulsar) -> None:
-    status = TopicDeletionStatus(OP, parse_topic_name(NAME), state, 3, 2, 5, "a reason")
+    status = TopicDeletionStatus(OP, NAME, None, state, 3, 2, 5, "a reason")
     found = end_of(noted(fake_pulsar, end_document(status, "an operator")), OP, 0)
-    assert found.status == status
-    assert (found.ended_ms, found.remains) == (77, None)
-    assert found.abandoned_by == ("an operator" if state is OperationState.ABANDONED else None)
+    assert found == status.followed(
+        ended_ms=77, abandoned_by="an operator" if state is OperationState.ABANDONED else None
+    )
 
 
 def test_the_end_of_an_unreadable_deletion_names_no_topic(fake_pulsar: FakePulsar) -> None:
-    status = TopicDeletionStatus(OP, None, OperationState.ABANDONED, None, None, 5, "unreadable")
-    assert end_of(noted(fake_pulsar, end_document(status)), OP, 0).status == status
+    status = TopicDeletionStatus(OP, None, None, OperationState.ABANDONED, None, None, 5, "unreadable")
+    assert end_of(noted(fake_pulsar, end_document(status)), OP, 0) == status.followed(ended_ms=77)
 
 
-GOOD = end_document(TopicDeletionStatus(OP, parse_topic_name(NAME), OperationState.DONE, 3, 2, 5))
+GOOD = end_document(TopicDeletionStatus(OP, NAME, None, OperationState.DONE, 3, 2, 5))
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.second_phase.decide import (
+from pulsar_sidecar.features.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
+from pulsar_sidecar.features.ledger_deletion.second_phase.decide import (
     Facts,
     Referenced,
     ReferencesUnknown,
@@ -12,10 +12,16 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     UndecodableLedger,
     Unreferenced,
 )
-from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import operation_path
-from pulsar_sidecar.ledger_ownership.claims import DataClaim, ForeignLedger
-from pulsar_sidecar.ledger_ownership.paths import (
+from pulsar_sidecar.features.ledger_deletion.second_phase.gather import Gatherer
+from pulsar_sidecar.features.ledger_deletion.second_phase.only_copies import OnlyCopies
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import operation_path
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import LedgerId, OperationId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
+from pulsar_sidecar.model.metadata import Guard
+from pulsar_sidecar.model.names import CursorName, TopicName
+from pulsar_sidecar.ownership.claims import DataClaim, ForeignLedger
+from pulsar_sidecar.ownership.paths import (
     cursor_path,
     instance_id_path,
     layout_path,
@@ -25,12 +31,7 @@ from pulsar_sidecar.ledger_ownership.paths import (
     schema_path,
     under_replication_mark_path,
 )
-from pulsar_sidecar.model.errors import TemporaryError
-from pulsar_sidecar.model.ids import LedgerId, OperationId
-from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
-from pulsar_sidecar.model.metadata import Guard
-from pulsar_sidecar.model.names import CursorName, TopicName
-from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
+from pulsar_sidecar.protobuf import MLDataFormats_pb2 as ml
 
 from tests.fakes.bookkeeper import (
     bucket_custom_metadata,
@@ -53,26 +54,30 @@ def topic(fake_pulsar: FakePulsar) -> TopicName:
 
 def about(
     topic: TopicName, ledger_id: int, component: LedgerComponent = LedgerComponent.MANAGED_LEDGER, **mark: object
-):  # type: ignore[no-untyped-def]
+):
     return PendingDeleteLedgerInfo(
         topic,
         component,
         LedgerType.LEDGER,
         LedgerId(ledger_id),
         cursor_name="sub",
-        mark=Mark(**mark),  # type: ignore[arg-type]
+        mark=Mark(**mark),
     )
 
 
 def gather(fake_pulsar: FakePulsar, *records: PendingDeleteLedgerInfo) -> list[Facts]:
-    gatherer = Gatherer(fake_pulsar.store, fake_pulsar.entries, fake_pulsar.owners, "/ledgers")
+    gatherer = Gatherer(
+        fake_pulsar.store,
+        fake_pulsar.entries,
+        fake_pulsar.owners,
+        OnlyCopies(fake_pulsar.offloaded.is_whole, fake_pulsar.clock),
+        "/ledgers",
+    )
     return gatherer.gather([(record, None) for record in records])
 
 
 def version(fake_pulsar: FakePulsar, path: str) -> int:
-    node = fake_pulsar.store.peek(path)
-    assert node is not None
-    return node.version
+    return fake_pulsar.store.peek(path).version
 
 
 # --- references of every kind ------------------------------------------------------------------------------------
@@ -90,12 +95,11 @@ def test_each_kind_is_found_where_it_is_referenced(fake_pulsar: FakePulsar, topi
     ids = by_kind(fake_pulsar, topic)
     found = gather(fake_pulsar, *(about(topic, ids[component], component) for component in referenced))
     for facts, path in zip(found, referenced.values(), strict=True):
-        assert facts.references == Referenced(Guard(path, version(fake_pulsar, path))), path  # type: ignore[arg-type]
+        assert facts.references == Referenced(Guard(path, version(fake_pulsar, path))), path
 
 
 def by_kind(fake_pulsar: FakePulsar, topic: TopicName) -> dict[LedgerComponent, int]:
     cursor = fake_pulsar.cursors(topic)[CursorName("sub")]
-    assert cursor.cursor_ledger is not None
     (compacted,) = fake_pulsar.compacted(fake_pulsar.cursors(topic)[COMPACTION])
     schema = next(ledger for ledger, path in fake_pulsar.referenced().items() if path.startswith("/schemas"))
     return {
@@ -169,7 +173,6 @@ def test_a_compaction_cursor_that_cannot_be_read_is_unknown(
 ) -> None:
     compacted = by_kind(fake_pulsar, topic)[LedgerComponent.COMPACTED_LEDGER]
     cursor_ledger = fake_pulsar.cursors(topic)[COMPACTION].cursor_ledger
-    assert cursor_ledger is not None
     if lost == "metadata":
         fake_pulsar.store.remove(ledger_path(cursor_ledger))
     else:
@@ -196,7 +199,7 @@ def test_each_copy_of_an_offloaded_ledger_is_looked_up_for_itself(fake_pulsar: F
     both, cold, _ = fake_pulsar.listed(topic)
     fake_pulsar.ledger(data_custom_metadata(topic.managed_ledger_name), ledger_id=cold)
     path = managed_ledger_path(topic.managed_ledger_name)
-    guard = Guard(path, version(fake_pulsar, path))  # type: ignore[arg-type]
+    guard = Guard(path, version(fake_pulsar, path))
     tiered = replace(about(topic, both), ledger_type=LedgerType.OFFLOAD_LEDGER)
     found = gather(
         fake_pulsar,
@@ -204,24 +207,26 @@ def test_each_copy_of_an_offloaded_ledger_is_looked_up_for_itself(fake_pulsar: F
         about(topic, cold),
         replace(tiered, offload_context=fake_pulsar.context(both, deleted=False)),
         replace(tiered, offload_context=fake_pulsar.context(99, deleted=False)),
+        replace(tiered, offload_context=fake_pulsar.context(99, deleted=False), ledger_id=cold),
         replace(tiered, offload_context=fake_pulsar.context(99, deleted=False), ledger_id=LedgerId(98)),
     )
     assert [facts.references for facts in found] == [
         Referenced(guard),
-        Unreferenced((guard,), other_copy_listed=True),
+        Unreferenced((guard,), other_copy_listed=True, only_copy=fake_pulsar.context(cold, deleted=True)),
         Referenced(guard),
         Unreferenced((guard,), other_copy_listed=True),
+        Unreferenced((guard,), other_copy_listed=True, only_copy=fake_pulsar.context(cold, deleted=True)),
         Unreferenced((guard,)),
     ]
+    assert [facts.only_copy_whole for facts in found] == [None, True, None, None, True, None]
 
 
-def test_what_brokers_would_read_from_bookkeeper_is_referenced(fake_pulsar: FakePulsar) -> None:
+def test_ledger_that_brokers_would_read_is_referenced(fake_pulsar: FakePulsar) -> None:
     topic = fake_pulsar.topic("persistent://public/default/cold", TopicPlan(bookkeeper_deleted=(1,)))
     path = managed_ledger_path(topic.managed_ledger_name)
     halted = fake_pulsar.listed(topic)[1]
     fake_pulsar.ledger(data_custom_metadata(topic.managed_ledger_name), ledger_id=halted)
     node = fake_pulsar.store.peek(path)
-    assert node is not None
     info = ml.ManagedLedgerInfo.FromString(node.data)
     info.ledgerInfo[1].offloadContext.complete = False
     fake_pulsar.store.put(path, info.SerializeToString())
@@ -237,7 +242,6 @@ def test_the_ledgers_own_node_is_read_with_its_version_and_birth(fake_pulsar: Fa
     (facts,) = gather(fake_pulsar, about(topic, ledger_id))
     assert isinstance(facts.ledger, StoredLedger)
     node = fake_pulsar.store.peek(ledger_path(ledger_id))
-    assert node is not None
     assert (facts.ledger.path, facts.ledger.raw, facts.ledger.version) == (node.path, node.data, node.version)
     assert facts.ledger.created_ms == node.created_ms
     assert facts.ledger.claim == DataClaim(topic.managed_ledger_name)
@@ -270,12 +274,6 @@ def test_auto_recoverys_lock_and_note_are_seen(fake_pulsar: FakePulsar, topic: T
     assert gone.under_replication_mark == under_replication_mark_path(LedgerId(99_999))
 
 
-def test_ids_of_the_long_layout_are_found(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    ledger_id = fake_pulsar.ledger(data_custom_metadata(topic.managed_ledger_name), ledger_id=2**40)
-    (facts,) = gather(fake_pulsar, about(topic, ledger_id))
-    assert isinstance(facts.ledger, StoredLedger)
-
-
 def test_whether_its_operation_runs_is_read(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     operation_id = OperationId("op")
     ledger_id = fake_pulsar.listed(topic)[0]
@@ -297,12 +295,12 @@ def test_the_owner_that_the_ledger_names_gets_asked(fake_pulsar: FakePulsar, top
     assert fake_pulsar.owners.asked == [frozenset({topic, other})]
 
 
-def test_no_broker_is_asked_about_ledgers_that_are_gone_or_strange(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_brokers_are_not_queried_about_missing_or_unknown_ledgers(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     gather(fake_pulsar, about(topic, 99_999), about(topic, fake_pulsar.ledger({})))
     assert fake_pulsar.owners.asked == [frozenset()]
 
 
-def test_a_managed_ledger_that_is_no_topic_has_no_owner_to_ask(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_managed_ledger_without_topic_has_no_owner(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     ledger_id = fake_pulsar.ledger(data_custom_metadata("stray/managed-ledger"))
     (facts,) = gather(fake_pulsar, about(topic, ledger_id))
     assert facts.owner is None
@@ -337,7 +335,6 @@ def test_a_storage_without_an_instance_id_is_told_by_its_layout(fake_pulsar: Fak
     fake_pulsar.store.remove(instance_id_path())
     fake_pulsar.store.put(layout_path(), b"2")
     layout = fake_pulsar.store.peek(layout_path())
-    assert layout is not None
     (facts,) = gather(fake_pulsar, about(topic, fake_pulsar.listed(topic)[0]))
     assert facts.instance_id == f"layout-{layout.created_order}-{layout.created_ms}"
 
@@ -348,13 +345,7 @@ def test_without_an_instance_id_nothing_is_known(fake_pulsar: FakePulsar, topic:
         gather(fake_pulsar, about(topic, fake_pulsar.listed(topic)[0]))
 
 
-def test_a_broker_that_does_not_answer_makes_everything_unknown(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    fake_pulsar.owners.hooks.fail_next("views", TemporaryError("broker-2 does not answer"))
-    with pytest.raises(TemporaryError):
-        gather(fake_pulsar, about(topic, fake_pulsar.listed(topic)[0]))
-
-
-def test_nothing_to_ask_is_no_error(fake_pulsar: FakePulsar) -> None:
+def test_empty_batch_yields_no_facts(fake_pulsar: FakePulsar) -> None:
     assert gather(fake_pulsar) == []
 
 

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
-from pulsar_sidecar.ledger_deletion.service import OperationState
-from pulsar_sidecar.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.features.ledger_deletion.results import OperationState
+from pulsar_sidecar.features.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.model.errors import BrokerRefusedError, DataLossError, SidecarError
 from pulsar_sidecar.model.names import TopicName
 
@@ -114,8 +114,7 @@ def ids(count: int) -> list[str]:
     [(TopicPlan(subscriptions=()), 4), (TopicPlan(), 8), (TopicPlan(schema_versions=2, subscriptions=("a", "b")), 8)],
     ids=["no subscription", "one subscription", "two subscriptions and a schema"],
 )
-def test_one_deletion_has_a_ceiling_of_round_trips(plan: TopicPlan, most_reads: int) -> None:
-    fake_pulsar = FakePulsar()
+def test_topic_deletion_has_limited_round_trips(fake_pulsar: FakePulsar, plan: TopicPlan, most_reads: int) -> None:
     other = fake_pulsar.topic(f"{NAMESPACE}/another")
     topic = fake_pulsar.topic(f"{NAMESPACE}/orders", plan)
     for each in (other, topic):
@@ -131,8 +130,7 @@ def test_one_deletion_has_a_ceiling_of_round_trips(plan: TopicPlan, most_reads: 
     assert calls.total() <= most_reads
 
 
-def test_deletions_at_the_same_time_share_their_round_trips() -> None:
-    fake_pulsar = FakePulsar()
+def test_deletions_at_the_same_time_share_their_round_trips(fake_pulsar: FakePulsar) -> None:
     names, turns = topics(fake_pulsar, 50), InTurns(seconds=0.002, deletions=50)
     sidecar = Sidecar(fake_pulsar, wrap=turns.wrap, operation_ids=ids(50))
     assert delete_at_once(sidecar, names) == [OperationState.DONE] * 50
@@ -153,8 +151,7 @@ def check_all(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
 # --- each for itself -------------------------------------------------------------------------------------------------
 
 
-def test_one_that_is_refused_and_one_that_is_a_shadow_do_not_hold_up_the_others() -> None:
-    fake_pulsar = FakePulsar()
+def test_refused_topic_and_shadow_do_not_delay_the_others(fake_pulsar: FakePulsar) -> None:
     source = fake_pulsar.topic("persistent://public/elsewhere/source")
     shadow = fake_pulsar.shadow(f"{NAMESPACE}/shadow", source)
     kept = fake_pulsar.ledgers()

@@ -3,8 +3,8 @@
 import threading
 
 import pytest
-from pulsar_sidecar.ledger_deletion.ports import Backlog
-from pulsar_sidecar.ledger_deletion.workflow.runtime import MAX_AGE_MS, BacklogCache
+from pulsar_sidecar.features.ledger_deletion.ports import Backlog
+from pulsar_sidecar.features.ledger_deletion.workflow.runtime import MAX_AGE_MS, BacklogCache
 from pulsar_sidecar.model.errors import TemporaryError
 
 from tests.fakes.clock import FakeClock
@@ -46,7 +46,7 @@ class StopAfter:
         return self._clock.monotonic_seconds() >= self._end
 
 
-def test_it_is_measured_once_and_remembered_for_a_second() -> None:
+def test_backlog_is_measured_once_and_cached_for_a_second() -> None:
     clock = FakeClock()
     brokers = Brokers(clock)
     memory = BacklogCache(brokers.measure, clock)
@@ -107,7 +107,7 @@ def test_a_clock_that_was_set_back_makes_nothing_younger() -> None:
     assert memory.cached() is None
 
 
-def test_those_who_wait_for_a_measurement_share_it() -> None:
+def test_concurrent_callers_share_one_measurement() -> None:
     clock = FakeClock()
     started, go_on = threading.Event(), threading.Event()
     asked: list[int] = []

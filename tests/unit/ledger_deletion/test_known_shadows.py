@@ -5,12 +5,12 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ledger_deletion.topic_deletion.known_shadows import KnownShadows
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE, source_topic
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.known_shadows import KnownShadows
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.metadata import Node
 from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.ownership.paths import managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE, source_topic
 
 from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.fakes.metadata import FakeMetadataStore
@@ -33,7 +33,7 @@ def node(path: str, data: bytes) -> Node:
 
 
 @given(st.lists(st.tuples(st.sampled_from(PATHS), st.sampled_from(DATA))))
-def test_what_is_known_depends_on_the_last_reading_alone(readings: list[tuple[str, bytes | None]]) -> None:
+def test_only_the_last_reading_counts(readings: list[tuple[str, bytes | None]]) -> None:
     known, expected = KnownShadows(), KnownShadows()
     for path, data in readings:
         known.note(path, None if data is None else node(path, data))

@@ -2,20 +2,21 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ledger_deletion.record import Mark, encode_record, parse_record, record_key
-from pulsar_sidecar.ledger_deletion.second_phase.decide import matches
-from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import (
+from pulsar_sidecar.features.ledger_deletion.record import Mark, encode_record, parse_record, record_key
+from pulsar_sidecar.features.ledger_deletion.second_phase.decide import matches
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.recorder import (
     LedgerDetails,
     TopicReferences,
     marked_record,
     records_of,
     schema_records,
 )
-from pulsar_sidecar.ledger_ownership.claims import BucketClaim, CompactedClaim, CursorClaim, DataClaim, SchemaClaim
-from pulsar_sidecar.ledger_ownership.references import CursorReferences, LedgerReference, ManagedLedgerReferences
 from pulsar_sidecar.model.ids import EntryId, LedgerId, OperationId, Position
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadContext
+from pulsar_sidecar.model.metadata import Birth
 from pulsar_sidecar.model.names import CursorName, encode_cursor, parse_topic_name
+from pulsar_sidecar.ownership.claims import BucketClaim, CompactedClaim, CursorClaim, DataClaim, SchemaClaim
+from pulsar_sidecar.ownership.references import CursorReferences, LedgerReference, ManagedLedgerReferences
 
 TOPIC = parse_topic_name("persistent://public/default/orders")
 MARK = Mark(operation_id=OperationId("op"), instance_id="here", requested_by="me")
@@ -99,7 +100,7 @@ def test_every_version_of_a_schema_has_its_record() -> None:
 
 def test_a_birth_distinguishes_a_ledger_from_a_later_one() -> None:
     found = references({10: LedgerReference(offload=context(7)), 11: LedgerReference()})
-    details = {LedgerId(10): LedgerDetails(123, 456)}
+    details = {LedgerId(10): LedgerDetails(Birth(123, None), 456)}
     born, copy, unborn = (marked_record(each, details, MARK) for each in records_of(found))
     assert (born.mark.created_ms, born.mark.length_bytes) == (123, 456)
     assert born.mark.operation_id == "op"

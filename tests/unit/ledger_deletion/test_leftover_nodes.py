@@ -1,20 +1,20 @@
 """A schema's node that a broker left behind goes with its topic, if every ledger that it names is gone."""
 
 import pytest
-from pulsar_sidecar.ledger_deletion.service import OperationState
-from pulsar_sidecar.ledger_deletion.steps import Step
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS, read_nodes
-from pulsar_sidecar.ledger_ownership.paths import (
+from pulsar_sidecar.features.ledger_deletion.results import OperationState
+from pulsar_sidecar.features.ledger_deletion.steps import Step
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import OPERATIONS
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.metadata import Node, read_nodes
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.paths import (
     instance_id_path,
     ledger_path,
     managed_ledger_path,
     partitioned_topic_path,
     schema_path,
 )
-from pulsar_sidecar.model.errors import TemporaryError
-from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.metadata import Node
-from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.bookkeeper import schema_locator_bytes
 from tests.fakes.brokers import TopicDeletion
@@ -54,10 +54,9 @@ def test_a_broker_leaves_the_node_of_a_schema_whose_ledger_is_gone(fake_pulsar: 
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
-def test_the_node_goes_with_the_topic(fake_pulsar: FakePulsar, partitioned: bool) -> None:
+def test_the_node_goes_with_the_topic(fake_pulsar: FakePulsar, sidecar: Sidecar, partitioned: bool) -> None:
     topic = fake_pulsar.partitioned_topic(NAME, 2, plan()) if partitioned else fake_pulsar.topic(NAME, plan())
     lose_schema(fake_pulsar, topic)
-    sidecar = Sidecar(fake_pulsar)
     assert sidecar.delete_topic(topic, partitioned=partitioned) is OperationState.DONE
     assert schema_node(fake_pulsar, topic) is None
     sidecar.work()
@@ -78,7 +77,7 @@ def remove_leftovers(fake_pulsar: FakePulsar, topic: TopicName) -> str | None:
     return Sidecar(fake_pulsar).deleter.leftovers.remove(topic, read_nodes(fake_pulsar.store, paths))
 
 
-def test_where_nothing_is_left_it_costs_nothing(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_absent_leftovers_cost_one_read(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     fake_pulsar.store.remove(schema_path(topic.schema_id))
     before = len(fake_pulsar.store.journal)
     remove_leftovers(fake_pulsar, topic)
@@ -126,7 +125,7 @@ def test_a_topic_that_was_made_again_keeps_its_schema(
     left = remove_leftovers(fake_pulsar, topic)
     assert schema_node(fake_pulsar, topic) is not None
     assert left is not None
-    assert "the topic was made again" in left
+    assert "the topic was recreated" in left
     fake_pulsar.schema(topic, 1)
     assert remove_leftovers(fake_pulsar, topic) is None
 

@@ -1,7 +1,7 @@
 """A topic is loaded before it is recorded and deleted, so that no broker opens it beside its own deletion."""
 
 import pytest
-from pulsar_sidecar.ledger_deletion.service import OperationState
+from pulsar_sidecar.features.ledger_deletion.results import OperationState
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     NotFoundError,
@@ -16,7 +16,7 @@ from tests.unit.ledger_deletion.orphans import NAME
 from tests.unit.ledger_deletion.sidecars import Sidecar, accepted_records
 
 
-def test_what_loading_creates_is_recorded_with_the_rest(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_ledgers_created_by_loading_are_recorded(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     created = []
     fake_pulsar.admin.hooks.before("load_topics", lambda: created.append(fake_pulsar.rollover(topic)))
     assert Sidecar(fake_pulsar).delete_topic(topic) is OperationState.DONE
@@ -24,7 +24,7 @@ def test_what_loading_creates_is_recorded_with_the_rest(fake_pulsar: FakePulsar,
     assert fake_pulsar.admin.hooks.journal[-2:] == ["load_topics", "delete_topic"]
 
 
-def test_it_is_loaded_after_the_sending_which_may_have_taken_long(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_topic_is_reloaded_when_sending_was_slow(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     sent_before = []
     fake_pulsar.admin.hooks.before("load_topics", lambda: sent_before.extend(accepted_records(fake_pulsar)))
     assert Sidecar(fake_pulsar).delete_topic(topic) is OperationState.DONE
@@ -40,8 +40,7 @@ def test_it_is_loaded_after_the_sending_which_may_have_taken_long(fake_pulsar: F
         OutcomeUnknownError("500 NoSuchLedgerExists"),
     ],
 )
-def test_a_topic_that_cannot_be_loaded_is_deleted_all_the_same(failure: SidecarError) -> None:
-    fake_pulsar = FakePulsar()
+def test_a_topic_that_cannot_be_loaded_is_deleted_all_the_same(fake_pulsar: FakePulsar, failure: SidecarError) -> None:
     topic = fake_pulsar.partitioned_topic(NAME, 3)
     ids = fake_pulsar.ledgers()
     fake_pulsar.admin.hooks.fail_next("load_topics", failure, times=-1)
@@ -50,15 +49,13 @@ def test_a_topic_that_cannot_be_loaded_is_deleted_all_the_same(failure: SidecarE
     assert fake_pulsar.ledgers() == set()
 
 
-def test_every_partition_is_loaded() -> None:
-    fake_pulsar = FakePulsar()
+def test_every_partition_is_loaded(fake_pulsar: FakePulsar) -> None:
     topic = fake_pulsar.partitioned_topic(NAME, 3)
     assert Sidecar(fake_pulsar).delete_topic(topic, partitioned=True) is OperationState.DONE
     assert fake_pulsar.admin.loads == [topic.partition(index) for index in range(3)]
 
 
-def test_a_topic_that_does_not_exist_is_not_loaded() -> None:
-    fake_pulsar = FakePulsar()
+def test_a_topic_that_does_not_exist_is_not_loaded(fake_pulsar: FakePulsar) -> None:
     with pytest.raises(NotFoundError):
         Sidecar(fake_pulsar).delete_topic(parse_topic_name(NAME))
     assert fake_pulsar.admin.loads == []

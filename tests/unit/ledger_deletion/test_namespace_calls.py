@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from pulsar_sidecar.ledger_deletion.service import OperationState
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import operation_path
-from pulsar_sidecar.ledger_deletion.workflow.namespace_deletions import NamespaceDeletions
+from pulsar_sidecar.features.ledger_deletion.results import OperationState
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import operation_path
+from pulsar_sidecar.features.ledger_deletion.workflow.namespace_deletions import NamespaceDeletions
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import BrokerRefusedError, DisabledError, RefusedBeforehandError, TemporaryError
 from pulsar_sidecar.model.ids import OperationId
@@ -64,7 +64,7 @@ def test_a_refusal_on_the_way_is_raised_as_it_came() -> None:
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_what_another_sidecar_ended_is_known_by_the_namespace(*, gone: bool) -> None:
+def test_status_infers_the_outcome_from_the_namespace(*, gone: bool) -> None:
     fake_pulsar, brokers = filled(1)
     sidecar = NamespaceSidecar(fake_pulsar, brokers)
     deletions = NamespaceDeletions(
@@ -78,12 +78,10 @@ def test_what_another_sidecar_ended_is_known_by_the_namespace(*, gone: bool) -> 
     else:
         status = deletions.status(NAMESPACE, running_now.operation_id)
         assert status.state is OperationState.REFUSED
-        assert status.reason is not None
         assert "the outcome topic has the reason" in status.reason
 
 
-def test_the_service_has_to_be_on_and_ready() -> None:
-    fake_pulsar = FakePulsar()
+def test_the_service_has_to_be_on_and_ready(fake_pulsar: FakePulsar) -> None:
     off = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, enabled=False)
     with pytest.raises(DisabledError):
         off.delete_namespace(NAMESPACE, force=True, requested_by=None, wait=True)
@@ -109,7 +107,6 @@ def test_the_service_deletes_a_namespace_with_its_own_loops() -> None:
     try:
         begun = service.delete_namespace(NAMESPACE, force=True, requested_by=None, wait=False)
         held = runtime.namespaces.deleter.take_due()
-        assert held is not None
         runtime.namespaces._drive(held)
     finally:
         runtime.close()
@@ -131,7 +128,6 @@ def test_a_second_deletion_does_not_end_as_the_first_one_did() -> None:
 
     first = begin()
     held = sidecar.namespaces.take_due()
-    assert held is not None
     deletions._drive(held)
     assert deletions.status(NAMESPACE, first).state is OperationState.REFUSED
     assert begin() == first

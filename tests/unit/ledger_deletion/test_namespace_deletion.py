@@ -5,17 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pytest
-from pulsar_sidecar.ledger_deletion.service import OperationState, TopicDeletionStatus
-from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_operation import PREFIX
-from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_ports import TopicDeletions
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS, operation_path
-from pulsar_sidecar.ledger_ownership.paths import (
-    LOCAL_POLICIES,
-    POLICIES,
-    managed_ledger_path,
-    partitioned_topic_path,
-    schema_path,
-)
+from pulsar_sidecar.features.ledger_deletion.results import OperationState, TopicDeletionStatus
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_operation import PREFIX
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_ports import TopicDeletions
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import OPERATIONS, driver_path, operation_path
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     ConflictError,
@@ -31,6 +24,13 @@ from pulsar_sidecar.model.errors import (
 )
 from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.ownership.paths import (
+    LOCAL_POLICIES,
+    POLICIES,
+    managed_ledger_path,
+    partitioned_topic_path,
+    schema_path,
+)
 
 from tests.fakes.brokers import TopicDeletion
 from tests.fakes.namespaces import FakeNamespaceAdmin
@@ -61,11 +61,8 @@ def begin(sidecar: NamespaceSidecar, *, force: bool = True) -> OperationId:
 def one_pass(sidecar: NamespaceSidecar) -> str | None:
     """Why the deletion is not done after one more pass."""
     tried = sidecar.drive_namespace()
-    assert tried is not None
     assert tried.state is OperationState.RUNNING
-    found = sidecar.namespaces.find(tried.deletion.operation_id)
-    assert found is not None
-    return found.last_reason
+    return sidecar.namespaces.find(tried.deletion.operation_id).last_reason
 
 
 def recorded(fake_pulsar: FakePulsar) -> set[int]:
@@ -166,10 +163,29 @@ def test_topics_of_a_namespace_created_again_in_the_middle_stay() -> None:
             made.extend(fake_pulsar.topic(f"{TOPIC}-{number}") for number in range(3))
 
     fake_pulsar.admin.on_delete = delete
-    sidecar = NamespaceSidecar(fake_pulsar, brokers)
-    assert sidecar.delete_namespace().state is OperationState.DONE
+    assert NamespaceSidecar(fake_pulsar, brokers).delete_namespace().state is OperationState.DONE
     assert all(fake_pulsar.listed(topic) for topic in made)
     assert len(brokers.deletions) == 1
+
+
+def test_deletion_restarted_during_takeover_continues() -> None:
+    """Its id is the one of the refused deletion of the same incarnation."""
+    fake_pulsar, brokers = filled(1)
+    kept = kept_ledgers(fake_pulsar)
+    first = NamespaceSidecar(fake_pulsar, brokers)
+    operation_id = begin(first)
+
+    def begin_again() -> None:
+        first.deleter.operations.abandon(operation_id)
+        begin(first)
+
+    other_store = fake_pulsar.store.other_session()
+    other_store.before("create", begin_again, path=driver_path(operation_id))
+    fake_pulsar.clock.advance_ms(10_000)
+    assert NamespaceSidecar(fake_pulsar, brokers, name="sidecar-2", store=other_store).drive_namespace() is None
+    first.work()
+    assert [tried.state for tried in first.ended] == [OperationState.DONE]
+    check_gone(fake_pulsar, kept)
 
 
 # --- going on --------------------------------------------------------------------------------------------------------
@@ -183,7 +199,7 @@ def test_a_namespace_without_topics_needs_no_force() -> None:
     check_gone(fake_pulsar, kept)
 
 
-def test_a_topic_that_came_meanwhile_is_not_deleted_without_force() -> None:
+def test_topic_created_during_deletion_is_kept_without_force() -> None:
     fake_pulsar, brokers = filled(0)
     sidecar = NamespaceSidecar(fake_pulsar, brokers)
     begin(sidecar, force=False)
@@ -196,7 +212,7 @@ def test_a_topic_that_came_meanwhile_is_not_deleted_without_force() -> None:
     assert fake_pulsar.dangling() == set()
 
 
-def test_topics_that_come_meanwhile_cost_another_pass() -> None:
+def test_topics_created_during_deletion_cause_another_pass() -> None:
     fake_pulsar, brokers = filled(2)
     kept = kept_ledgers(fake_pulsar)
     late = parse_topic_name(f"{TOPIC}-late")
@@ -244,7 +260,6 @@ def test_pauses_between_passes_grow_while_nothing_is_deleted() -> None:
     for _ in range(10):
         assert one_pass(sidecar) == "500"
         found = sidecar.namespaces.find(operation_id)
-        assert found is not None
         pauses.append(found.not_before_ms - fake_pulsar.clock.now_ms())
         assert sidecar.namespaces.take_due() is None
         fake_pulsar.clock.advance_ms(pauses[-1])
@@ -263,31 +278,28 @@ def test_a_refusal_for_good_ends_it(refusal: SidecarError) -> None:
     assert fake_pulsar.dangling() == set()
 
 
-def test_nothing_is_asked_once_it_is_abandoned() -> None:
+def test_abandoned_deletion_calls_no_broker() -> None:
     fake_pulsar, brokers = filled(3)
     sidecar = NamespaceSidecar(fake_pulsar, brokers)
     operation_id = begin(sidecar)
 
     def delete(deletion: TopicDeletion) -> None:
         fake_pulsar.delete_by_broker(deletion)
-        NamespaceSidecar(fake_pulsar, brokers, name="sidecar-2").deleter.abandon(operation_id)
+        NamespaceSidecar(fake_pulsar, brokers, name="sidecar-2").deleter.operations.abandon(operation_id)
 
     fake_pulsar.admin.on_delete = delete
-    tried = sidecar.drive_namespace()
-    assert tried is not None
-    assert tried.state is OperationState.REFUSED
+    assert sidecar.drive_namespace().state is OperationState.REFUSED
     assert brokers.deletions == []
     sidecar.work()
     assert fake_pulsar.dangling() == set()
 
 
-def test_what_cannot_be_recorded_keeps_the_namespace() -> None:
+def test_namespace_stays_if_a_ledger_cannot_be_recorded() -> None:
     fake_pulsar, brokers = filled(1)
     fake_pulsar.store.put(managed_ledger_path(parse_topic_name(TOPIC).managed_ledger_name), b"no list")
     sidecar = NamespaceSidecar(fake_pulsar, brokers)
     begin(sidecar)
     reason = one_pass(sidecar)
-    assert reason is not None
     assert "ManagedLedgerInfo" in reason
     assert brokers.deletions == []
 
@@ -298,13 +310,11 @@ def test_brokers_that_do_not_answer_are_not_asked_for_all_topics() -> None:
     sidecar = NamespaceSidecar(fake_pulsar, brokers, topics_at_once=2)
     begin(sidecar)
     reason = one_pass(sidecar)
-    assert reason is not None
     assert "no broker answers" in reason
     children = fake_pulsar.store.children(OPERATIONS) or []
     assert 2 <= len([name for name in children if not name.startswith(PREFIX)]) <= 4
     fake_pulsar.clock.advance_ms(2_000)
     reason = one_pass(sidecar)
-    assert reason is not None
     assert "deletions of its topics wait (" in reason
     assert "no broker answers" in reason
     assert brokers.deletions == []
@@ -403,8 +413,7 @@ def test_schemas_that_another_namespace_may_own_stay() -> None:
     brokers.create("public/cluster/old")
     other = fake_pulsar.topic("persistent://public/cluster/old/orders", TopicPlan(schema_versions=2))
     brokers.late_schema_of = None
-    ended = NamespaceSidecar(fake_pulsar, brokers).delete_namespace()
-    assert ended.state is OperationState.DONE
+    assert NamespaceSidecar(fake_pulsar, brokers).delete_namespace().state is OperationState.DONE
     assert fake_pulsar.store.peek(schema_path(other.schema_id)) is not None
     assert fake_pulsar.dangling() == set()
 
@@ -432,7 +441,6 @@ def test_its_node_does_not_grow_with_the_topics() -> None:
         brokers.refusals = [TemporaryError("later")]
         one_pass(sidecar)
         node = fake_pulsar.store.peek(operation_path(operation_id))
-        assert node is not None
         sizes.append(len(node.data))
     assert sizes[1] < sizes[0] + 20 < 700
 
@@ -471,16 +479,15 @@ def test_the_status_has_rate_and_time_left() -> None:
     fake_pulsar.admin.on_delete = delete
     left = 5
 
-    def may_go_on() -> bool:
+    def should_continue() -> bool:
         nonlocal left
         left -= 1
         return left > 0
 
-    sidecar = NamespaceSidecar(fake_pulsar, brokers, may_go_on=may_go_on)
+    sidecar = NamespaceSidecar(fake_pulsar, brokers, should_continue=should_continue)
     operation_id = begin(sidecar)
     assert one_pass(sidecar) == "this sidecar is paused or stops"
     found = sidecar.namespaces.find(operation_id)
-    assert found is not None
     status = found.status(OperationState.RUNNING, found.last_reason)
     assert status.topics_found == 10
     assert 0 < status.topics_deleted == 10 - status.topics_left < 5

@@ -3,13 +3,14 @@
 from dataclasses import dataclass, field, replace
 
 import pytest
-from pulsar_sidecar.ledger_deletion.service import OperationState
-from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_ports import DeletionSettings, NamespaceClusters
-from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_refusals import POLICIES_READ_ONLY, NamespaceRefusals
+from pulsar_sidecar.features.ledger_deletion.results import OperationState
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_ports import DeletionSettings, NamespaceClusters
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_refusals import (
+    POLICIES_READ_ONLY,
+    NamespaceRefusals,
+)
 from pulsar_sidecar.model.errors import (
-    BrokerRefusedError,
     ForeignRedirectError,
-    NotFoundError,
     RefusedBeforehandError,
     SidecarError,
     TemporaryError,
@@ -89,7 +90,7 @@ def refusals_of(case: Case) -> NamespaceRefusals:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-def test_it_refuses_what_brokers_refuse(case: Case) -> None:
+def test_sidecar_refuses_namespaces_that_brokers_refuse(case: Case) -> None:
     refusals = refusals_of(case)
     if case.status is None:
         refusals.check(case.namespace, force=case.force)
@@ -105,14 +106,12 @@ def test_it_refuses_what_brokers_refuse(case: Case) -> None:
     [Case(clusters=of("remote")), Case(namespace="public/remote/old", authorization=True)],
     ids=["only there", "V1"],
 )
-def test_what_brokers_redirect_elsewhere_stays(case: Case) -> None:
-    with pytest.raises(ForeignRedirectError, match="to http://remote:8080, because remote is its only cluster"):
+def test_namespace_redirected_elsewhere_is_refused(case: Case) -> None:
+    with pytest.raises(
+        ForeignRedirectError, match="to http://remote:8080, because remote is its only cluster"
+    ) as found:
         refusals_of(case).check(case.namespace, force=True)
-
-
-def test_an_unknown_namespace_is_refused_in_brokers_words() -> None:
-    with pytest.raises(NotFoundError, match=r"^Namespace public/none does not exist\.$"):
-        refusals_of(Case()).check("public/none", force=True)
+    assert found.value.sidecar_url is None
 
 
 @pytest.mark.parametrize("policies", [None, {}, [], {"replication_clusters": "local"}])
@@ -129,16 +128,6 @@ def test_the_clusters_are_read_as_brokers_write_them() -> None:
 # --- before the first record, and at each pass -----------------------------------------------------------------------
 
 
-def test_a_refused_deletion_changes_nothing() -> None:
-    fake_pulsar, brokers = filled(3)
-    brokers.clusters[NAMESPACE] = BOTH
-    before = set(fake_pulsar.store.paths())
-    with pytest.raises(BrokerRefusedError):
-        NamespaceSidecar(fake_pulsar, brokers).delete_namespace()
-    assert set(fake_pulsar.store.paths()) == before
-    assert accepted_records(fake_pulsar) == []
-
-
 def add_cluster(brokers: FakeNamespaceAdmin) -> None:
     brokers.clusters[NAMESPACE] = BOTH
 
@@ -148,11 +137,11 @@ def forbid_force(brokers: FakeNamespaceAdmin) -> None:
 
 
 @pytest.mark.parametrize(("change", "status"), [(add_cluster, 412), (forbid_force, 405)])
-def test_what_comes_between_passes_ends_it_before_anything_more_is_deleted(change: object, status: int) -> None:
+def test_change_between_passes_refuses_before_deleting_more(change: object, status: int) -> None:
     fake_pulsar, brokers = filled(3)
     sidecar = NamespaceSidecar(fake_pulsar, brokers)
     sidecar.namespaces.begin(NAMESPACE, force=True, requested_by="me")
-    change(brokers)  # type: ignore[operator]
+    change(brokers)
     ledgers = fake_pulsar.ledgers()
     sidecar.work()
     assert [tried.state for tried in sidecar.ended] == [OperationState.REFUSED]
@@ -173,7 +162,7 @@ def test_a_process_that_continues_looks_again(number: int) -> None:
     fake_pulsar.store.end_session()
     fake_pulsar.topics.drop_connections()
     asked, second = len(brokers.deletions), NamespaceSidecar(fake_pulsar, brokers)
-    running = {status.topic for status in second.deleter.running()}
+    running = {status.topic_name for status in second.deleter.running()}
     # A broker takes pending acknowledgements along with their topic.
     users = [topic for topic in brokers.stored_topics(NAMESPACE) if not topic.is_system_topic]
     names = {topic for topic in users if {topic, topic.base}.isdisjoint(running)}
@@ -184,7 +173,7 @@ def test_a_process_that_continues_looks_again(number: int) -> None:
 
 
 @pytest.mark.parametrize("failing", ["deletion_settings", "clusters_of", "topics_in"])
-def test_a_look_that_failed_is_no_leave_to_delete(failing: str) -> None:
+def test_failed_lookup_prevents_deletion(failing: str) -> None:
     fake_pulsar, brokers = filled(0)
 
     def fail(*_: object) -> None:

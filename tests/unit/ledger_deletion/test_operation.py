@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from pulsar_sidecar.ledger_deletion.service import OperationState, TopicDeletionStatus
-from pulsar_sidecar.ledger_deletion.topic_deletion import operation as operation_node
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
+from pulsar_sidecar.features.ledger_deletion.results import OperationState, TopicDeletionStatus
+from pulsar_sidecar.features.ledger_deletion.topic_deletion import operation as operation_node
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     HeldOperation,
     Operation,
     OperationEndedError,
@@ -64,13 +64,13 @@ def test_the_node_is_what_other_versions_read() -> None:
     assert decode_node(encoded(), Operation) == OPERATION
 
 
-def test_what_was_added_since_comes_last_and_may_be_absent() -> None:
+def test_added_fields_come_last_and_are_optional() -> None:
     failed = replace(OPERATION, source_data_loss_confirmed=True, failures=3, failing_since_ms=9)
     added = {"sourceDataLossConfirmed": True, "failures": 3, "failingSinceMs": 9}
     assert encode_operation(failed) == json.dumps(DOCUMENT | added, separators=(",", ":")).encode()
 
 
-def test_where_it_is() -> None:
+def test_operation_and_driver_paths() -> None:
     path = "/pulsar-sidecar/ledger-deletion/topic-deletions/op-1"
     assert operation_path(OPERATION_ID) == path
     assert driver_path(OPERATION_ID) == f"{path}/driver"
@@ -95,11 +95,11 @@ operations = st.builds(
 
 
 @given(operations)
-def test_what_is_written_is_read(operation: Operation) -> None:
+def test_operation_round_trip(operation: Operation) -> None:
     assert decode_node(encode_operation(operation), Operation) == operation
 
 
-def test_what_no_longer_fits_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_ids_are_dropped_if_the_node_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(encode_operation(OPERATION))
     monkeypatch.setattr(operation_node, "MAX_NODE_BYTES", size)
     assert decode_node(encode_operation(OPERATION), Operation) == OPERATION
@@ -152,10 +152,10 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("case", UNREADABLE)
-def test_what_another_version_wrote_is_left_alone(case: str) -> None:
+def test_operation_of_another_version_is_undecodable(case: str) -> None:
     with pytest.raises(
         UndecodableError,
-        match=r"^the node of a topic's deletion cannot be read \([A-Z][A-Za-z]+Error: .+\); continue with",
+        match=r"^the node of a deletion cannot be read \([A-Z][A-Za-z]+Error: .+\); continue with",
     ):
         decode_node(UNREADABLE[case], Operation)
 
@@ -180,7 +180,6 @@ def test_writing_replaces_the_version_that_was_held(monkeypatch: pytest.MonkeyPa
     later = replace(OPERATION, attempts=5)
     held = write_operation(store, later, node.version)
     after = store.peek(operation_path(OPERATION_ID))
-    assert after is not None
     assert held == HeldOperation(later, after.version)
     assert decode_node(after.data, Operation) == later
     with pytest.raises(ConflictError):
@@ -188,7 +187,6 @@ def test_writing_replaces_the_version_that_was_held(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(operation_node, "MAX_NODE_BYTES", 10)
     write_operation(store, later, after.version)
     small = store.peek(operation_path(OPERATION_ID))
-    assert small is not None
     assert decode_node(small.data, Operation).recorded == ()
 
 
@@ -197,7 +195,7 @@ def test_an_operation_that_has_ended_cannot_be_written() -> None:
         write_operation(FakeMetadataStore(), OPERATION, NodeVersion(0))
 
 
-def test_what_it_is_made_of() -> None:
+def test_topics_and_node_paths_of_an_operation() -> None:
     ledgers = tuple(f"/managed-ledgers/public/default/persistent/or+ders-partition-{index}" for index in range(2))
     assert OPERATION.partitioned
     assert OPERATION.node_paths == (*ledgers, "/admin/partitioned-topics/public/default/persistent/or+ders")
@@ -211,7 +209,7 @@ def test_what_it_is_made_of() -> None:
 def test_its_state_as_an_operator_sees_it() -> None:
     status = OPERATION.status(OperationState.RUNNING, "it waits")
     assert status == TopicDeletionStatus(
-        OPERATION_ID, TOPIC, OperationState.RUNNING, 2, 4, 11, "it waits", "admin", next_attempt_ms=12
+        OPERATION_ID, str(TOPIC), None, OperationState.RUNNING, 2, 4, 11, "it waits", "admin", next_attempt_ms=12
     )
     assert OPERATION.status(OperationState.DONE).reason is None
 

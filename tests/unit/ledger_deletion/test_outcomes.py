@@ -6,7 +6,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ledger_deletion.outcomes import (
+from pulsar_sidecar.features.ledger_deletion.outcomes import (
     MAX_MESSAGE_BYTES,
     Decision,
     LoggedLedger,
@@ -17,7 +17,7 @@ from pulsar_sidecar.ledger_deletion.outcomes import (
     note_message,
     settled_messages,
 )
-from pulsar_sidecar.ledger_deletion.second_phase.decide import (
+from pulsar_sidecar.features.ledger_deletion.second_phase.decide import (
     Delete,
     DeleteOffloaded,
     OutcomeReason,
@@ -78,7 +78,7 @@ def test_a_judgement_of_an_offloaded_copy_keeps_no_bytes() -> None:
     ],
 )
 def test_an_outcome_names_the_reads_it_comes_from(references: object, reads: dict[str, object]) -> None:
-    case = facts(references=references, owner=view(), ledger=None)  # type: ignore[arg-type]
+    case = facts(references=references, owner=view(), ledger=None)
     outcome = RecordOutcome(
         Decision.KEPT, OutcomeReason.ALREADY_GONE, "there is no such ledger", "1:2:0", record(), case
     )
@@ -87,14 +87,11 @@ def test_an_outcome_names_the_reads_it_comes_from(references: object, reads: dic
     assert entry["reads"] == {"atMs": case.now_ms, "owner": "broker-1:8080"} | reads
     assert entry["decision"] == "kept"
     assert entry["reason"] == "already-gone"
-    assert "conditional" not in entry
     assert logged_ledgers(payload) == []
 
 
 def test_a_rejected_message_has_no_record_and_its_detail_is_cut() -> None:
-    outcome = RecordOutcome(
-        Decision.REJECTED, OutcomeReason.MALFORMED, "\ud800" * 10_000, "1:2:0", None, conditional=False
-    )
+    outcome = RecordOutcome(Decision.REJECTED, OutcomeReason.MALFORMED, "\ud800" * 10_000, "1:2:0", None)
     (payload,) = settled_messages("s", 5, [outcome])
     (entry,) = json.loads(payload)["entries"]
     assert entry == {
@@ -102,11 +99,10 @@ def test_a_rejected_message_has_no_record_and_its_detail_is_cut() -> None:
         "decision": "rejected",
         "reason": "malformed",
         "detail": "\ud800" * 500,
-        "conditional": False,
     }
 
 
-def test_an_empty_batch_is_no_message() -> None:
+def test_empty_batch_yields_no_messages() -> None:
     assert settled_messages("s", 5, []) == []
     assert judged_messages("s", 5, []) == []
 
@@ -165,13 +161,13 @@ def test_the_forger_starts_from_something_that_is_read() -> None:
     ],
     ids=lambda payload: f"{len(payload)} {payload[-40:]!r}",
 )
-def test_what_is_none_of_ours_restores_nothing(payload: bytes) -> None:
+def test_invalid_outcome_payload_is_undecodable(payload: bytes) -> None:
     with pytest.raises(UndecodableError):
         logged_ledgers(payload)
 
 
 @given(st.binary(max_size=100))
-def test_no_bytes_break_the_reader(payload: bytes) -> None:
+def test_random_bytes_are_undecodable(payload: bytes) -> None:
     with pytest.raises(UndecodableError):
         logged_ledgers(payload)
 
@@ -179,19 +175,13 @@ def test_no_bytes_break_the_reader(payload: bytes) -> None:
 def test_an_outcome_message_to_the_byte() -> None:
     """Others read the topic too, and its form is fixed."""
     (payload,) = settled_messages(
-        "s", 5, [RecordOutcome(Decision.KEPT, OutcomeReason.IN_USE, "why", "1:2:0", record(), conditional=False)]
+        "s", 5, [RecordOutcome(Decision.KEPT, OutcomeReason.IN_USE, "why", "1:2:0", record())]
     )
     assert payload == (
         b'{"step":"settled","sidecar":"s","atMs":5,"entries":[{"ledgerId":7,'
         b'"topicName":"persistent://public/default/orders","ledgerComponent":"MANAGED_LEDGER","ledgerType":"LEDGER",'
-        b'"messageId":"1:2:0","decision":"kept","reason":"ledger-still-in-use","detail":"why","conditional":false}]}'
+        b'"messageId":"1:2:0","decision":"kept","reason":"ledger-still-in-use","detail":"why"}]}'
     )
-    (payload,) = settled_messages(
-        "s", 5, [RecordOutcome(Decision.REJECTED, OutcomeReason.MALFORMED, "why", "1:2:0", None)]
-    )
-    assert json.loads(payload)["entries"] == [
-        {"messageId": "1:2:0", "decision": "rejected", "reason": "malformed", "detail": "why"}
-    ]
 
 
 def test_a_text_that_is_not_valid_unicode_is_kept_escaped() -> None:

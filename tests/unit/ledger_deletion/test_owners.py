@@ -1,10 +1,10 @@
 """Whose a ledger is, by what brokers stamped on it."""
 
 import pytest
-from pulsar_sidecar.ledger_deletion.owners import tenants_of
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
+from pulsar_sidecar.features.ledger_deletion.owners import tenants_of
 from pulsar_sidecar.model.errors import TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
 
 from tests.fakes import bookkeeper
 from tests.fakes.metadata import FakeMetadataStore
@@ -36,7 +36,7 @@ def test_each_kind_of_ledger_names_its_tenant(store: FakeMetadataStore) -> None:
     assert owners(store, 7) == [None]
 
 
-def test_what_cannot_be_read_or_understood_has_no_owner_that_one_could_be(store: FakeMetadataStore) -> None:
+def test_unreadable_owner_raises(store: FakeMetadataStore) -> None:
     store.put(ledger_path(LedgerId(1)), b"BookieMetadataFormatVersion\t9\n")
     with pytest.raises(UndecodableError):
         owners(store, 2, 1)

@@ -5,13 +5,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.ledger_ownership.paths import (
-    ledger_path,
-)
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerType
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.topic_stats import TopicInternalStats
+from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.cases import view
@@ -49,7 +47,7 @@ def test_facts_are_gathered_again_when_they_are_too_old_to_act_on(fake_pulsar: F
     def take_long() -> None:
         fake_pulsar.clock.advance_ms(10_001)
         # A broker begins to use it in its memory, which changes no version.
-        fake_pulsar.owners.views = lambda topics: {topic: reading}  # type: ignore[method-assign, assignment]
+        fake_pulsar.owners.views = lambda topics: {topic: reading}
 
     fake_pulsar.store.before("delete_many", take_long, path=ledger_path(orphans[2]))
     Sidecar(fake_pulsar).process()
@@ -88,10 +86,8 @@ def test_facts_that_take_too_long_to_gather_are_gathered_for_fewer(fake_pulsar: 
         fake_pulsar.clock.advance_ms(3_000 * len(topics))
         return answer(topics)
 
-    fake_pulsar.owners.views = slowly  # type: ignore[method-assign]
-    report = Sidecar(fake_pulsar).process()
-    assert report is not None
-    assert report.deleted == 8
+    fake_pulsar.owners.views = slowly
+    assert Sidecar(fake_pulsar).process().deleted == 8
 
 
 def test_facts_that_always_take_too_long_postpone_the_batch(fake_pulsar: FakePulsar, topic: TopicName) -> None:
@@ -100,7 +96,6 @@ def test_facts_that_always_take_too_long_postpone_the_batch(fake_pulsar: FakePul
     fake_pulsar.store.before("now_ms", lambda: fake_pulsar.clock.advance_ms(11_000), times=6)
     sidecar = Sidecar(fake_pulsar)
     report = sidecar.process()
-    assert report is not None
     assert (report.deleted, report.postponed) == (0, 5)
     assert sidecar.warnings == ["postponed 5 records: their facts were too old before the first one's turn"]
     sidecar.work()
@@ -120,14 +115,13 @@ def test_an_offloaded_copy_is_not_deleted_on_old_facts_either(fake_pulsar: FakeP
     assert fake_pulsar.owners.hooks.journal.count("views") == 2
 
 
-def test_what_is_not_begun_when_the_sidecar_stops_comes_again(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_unstarted_deletions_are_redelivered_after_a_stop(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     orphans = [orphan(fake_pulsar, topic) for _ in range(10)]
     send(fake_pulsar, *(about(topic, ledger_id) for ledger_id in orphans))
     stop = threading.Event()
     sidecar = Sidecar(fake_pulsar, stop=stop)
     fake_pulsar.store.before("delete_many", stop.set, path=ledger_path(orphans[3]))
     report = sidecar.process()
-    assert report is not None
     assert (report.deleted, report.postponed) == (4, 0)
     restarted(fake_pulsar).work()
     check(fake_pulsar)
@@ -135,7 +129,7 @@ def test_what_is_not_begun_when_the_sidecar_stops_comes_again(fake_pulsar: FakeP
 
 
 @pytest.mark.parametrize("rate", [None, 2.0])
-def test_what_is_not_begun_when_deletion_is_paused_is_postponed(
+def test_unstarted_deletions_are_postponed_while_paused(
     fake_pulsar: FakePulsar, topic: TopicName, rate: float | None
 ) -> None:
     orphans = [orphan(fake_pulsar, topic) for _ in range(10)]
@@ -143,7 +137,6 @@ def test_what_is_not_begun_when_deletion_is_paused_is_postponed(
     sidecar = Sidecar(fake_pulsar, rate_per_second=rate)
     fake_pulsar.store.before("delete_many", lambda: setattr(sidecar, "paused", True), path=ledger_path(orphans[3]))
     report = sidecar.process()
-    assert report is not None
     assert (report.deleted, report.postponed) == (4, 6)
     assert sidecar.warnings == ["postponed 6 records: deletion is paused"]
     sidecar.paused = False
@@ -158,7 +151,6 @@ def test_a_batch_that_comes_when_deletion_is_paused_is_postponed(fake_pulsar: Fa
     sidecar = Sidecar(fake_pulsar)
     sidecar.paused = True
     report = sidecar.process()
-    assert report is not None
     assert (report.deleted, report.postponed) == (0, 1)
 
 

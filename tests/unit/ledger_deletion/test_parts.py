@@ -5,9 +5,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
-from pulsar_sidecar.ledger_deletion.service import OperationState
-from pulsar_sidecar.ledger_deletion.topic_deletion.following import follow, promise_of
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
+from pulsar_sidecar.features.ledger_deletion.results import OperationState
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.following import follow, running_deletion_of
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     Operation,
     PartOperation,
     decode_node,
@@ -15,7 +15,6 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     encode_operation,
     operation_path,
 )
-from pulsar_sidecar.ledger_ownership.paths import cursor_path, managed_ledger_path, schema_path
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     NotFoundError,
@@ -27,6 +26,7 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent
 from pulsar_sidecar.model.names import CursorName, TopicName
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
+from pulsar_sidecar.ownership.paths import cursor_path, managed_ledger_path, schema_path
 
 from tests.fakes.bookkeeper import cursor_bytes
 from tests.fakes.brokers import ConnectedClients, TopicDeletion
@@ -116,7 +116,7 @@ def build(request: pytest.FixtureRequest) -> Callable[[], Part]:
 # --- what is recorded --------------------------------------------------------------------------------------------
 
 
-def test_what_it_references_is_recorded_before_a_broker_is_asked(build: Callable[[], Part]) -> None:
+def test_ledgers_are_recorded_before_a_broker_is_called(build: Callable[[], Part]) -> None:
     part = build()
     gone, before = part.gone, list[int]()
     part.fake_pulsar.admin.hooks.before(
@@ -160,8 +160,7 @@ def test_records_name_the_subscription_and_the_schema() -> None:
     assert {each.schema_id for each in accepted_records(part.fake_pulsar)} == {part.topic.schema_id}
 
 
-def test_a_cursor_without_ledgers_costs_one_look_and_no_record() -> None:
-    fake_pulsar = FakePulsar()
+def test_a_cursor_without_ledgers_costs_one_look_and_no_record(fake_pulsar: FakePulsar) -> None:
     topic = fake_pulsar.topic(NAME, TopicPlan(closed_cursors=True))
     operation = Sidecar(fake_pulsar).delete_part(topic, "sub")
     assert isinstance(operation, PartOperation)
@@ -180,14 +179,14 @@ def test_a_ledger_that_comes_while_others_are_recorded_is_recorded_too() -> None
     assert fresh in {each.ledger_id for each in accepted_records(part.fake_pulsar)}
 
 
-def test_what_is_not_there_is_not_recorded() -> None:
+def test_missing_subscription_or_schema_is_not_recorded() -> None:
     part = subscription()
     with pytest.raises(NotFoundError):
         Sidecar(part.fake_pulsar).delete_part(part.topic, "no-such")
     assert accepted_records(part.fake_pulsar) == []
 
 
-def test_no_broker_is_asked_where_records_are_not_stored() -> None:
+def test_brokers_are_not_asked_until_records_are_stored() -> None:
     part = subscription()
     part.fake_pulsar.topics.hooks.fail_next("publish", TemporaryError("no bookies"), times=5)
     with pytest.raises(TemporaryError):
@@ -275,7 +274,7 @@ def test_a_sidecar_that_dies_around_any_step_after_the_broker(build: Callable[[]
     assert number > promised
 
 
-def test_what_a_dead_broker_left_is_deleted_without_a_promise() -> None:
+def test_part_left_by_a_dead_broker_is_deleted_without_a_promise() -> None:
     """Of a caller for whom the sidecar does not go on, and of one who left."""
     for part in dying(subscription):
         sidecar = Sidecar(part.fake_pulsar)
@@ -297,17 +296,17 @@ def test_a_subscription_that_was_made_again_stays() -> None:
     operation = sidecar.deleter.record_part(OP, part.topic, SUB, force=True, requested_by="me")
     part.fake_pulsar.store.remove(path)
     part.fake_pulsar.cursor(part.topic, SUB)
-    assert sidecar.deleter.attempt(sidecar.deleter.promise(operation)).state is OperationState.DONE
+    assert sidecar.deleter.attempt(sidecar.deleter.persist(operation)).state is OperationState.DONE
     assert asked(part.fake_pulsar) == []
     assert part.fake_pulsar.store.peek(path) is not None
 
 
-def test_a_topic_that_goes_meanwhile_takes_its_parts_along() -> None:
+def test_topic_deletion_ends_deletions_of_its_parts() -> None:
     for part in (subscription(), schema()):
         sidecar = Sidecar(part.fake_pulsar, operation_ids=("op-2",))
         operation = sidecar.deleter.record_part(OP, part.topic, part.subscription, force=False, requested_by="me")
-        held = sidecar.deleter.promise(operation)
-        sidecar.deleter.release(held.operation)
+        held = sidecar.deleter.persist(operation)
+        sidecar.deleter.operations.release(held.operation.operation_id)
         sidecar.delete_topic(part.topic, force=True)
         sidecar.work()
         check(part.fake_pulsar)
@@ -322,7 +321,7 @@ def test_a_topic_that_goes_meanwhile_takes_its_parts_along() -> None:
 def promised(part: Part) -> Sidecar:
     sidecar = Sidecar(part.fake_pulsar)
     operation = sidecar.deleter.record_part(OP, part.topic, part.subscription, force=True, requested_by="me")
-    sidecar.deleter.promise(operation)
+    sidecar.deleter.persist(operation)
     return sidecar
 
 
@@ -330,7 +329,6 @@ def test_a_version_that_deletes_topics_only_leaves_it_alone(build: Callable[[], 
     part = build()
     promised(part)
     node = part.fake_pulsar.store.peek(operation_path(OP))
-    assert node is not None
     with pytest.raises(UndecodableError):
         decode_node(node.data, Operation)
     decoded = decode_operation(node.data)
@@ -344,21 +342,18 @@ def test_a_topics_own_operation_is_read_as_before() -> None:
     sidecar = Sidecar(part.fake_pulsar)
     sidecar.deleter.begin(OP, part.topic, partitioned=False, force=False, requested_by=None)
     node = part.fake_pulsar.store.peek(operation_path(OP))
-    assert node is not None
     assert type(decode_operation(node.data)) is Operation
     with pytest.raises(UndecodableError):
         decode_operation(node.data.replace(b'"topicName"', b'"name"'))
 
 
-def test_it_is_followed_and_is_not_taken_for_the_topics_deletion() -> None:
+def test_part_deletion_is_distinct_from_topic_deletion() -> None:
     part = subscription()
     sidecar = promised(part)
     (status,) = sidecar.deleter.running()
     assert status.part == f"its subscription {SUB}"
     assert status.subject == f"its subscription {SUB} on {NAME}"
     followed = follow(part.fake_pulsar.store, OP, "/ledgers")
-    assert followed is not None
-    assert followed.remains is not None
-    assert followed.remains.nodes == (cursor_path(part.topic.managed_ledger_name, CursorName("billing%2Fa+b")),)
-    assert followed.remains.ledgers == 3
-    assert promise_of(part.fake_pulsar.store, part.topic, partitioned=False, force=True) is None
+    assert followed.left_nodes == (cursor_path(part.topic.managed_ledger_name, CursorName("billing%2Fa+b")),)
+    assert followed.left_ledgers == 3
+    assert running_deletion_of(part.fake_pulsar.store, part.topic, partitioned=False, force=True) is None

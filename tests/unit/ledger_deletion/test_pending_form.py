@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from pulsar_sidecar.ledger_deletion.record import (
+from pulsar_sidecar.features.ledger_deletion.record import (
     MAX_RECORD_BYTES,
     Mark,
     PendingDeleteLedgerInfo,
@@ -119,8 +119,10 @@ REFUSALS: list[tuple[object, str]] = [
     (PLAIN | {"ledgerComponent": "X" * 61}, f"ledgerComponent {'X' * 60!r} is unknown; known are {KNOWN}"),
     (PLAIN | {"ledgerType": "x"}, "ledgerType 'x' is unknown; known are LEDGER, OFFLOAD_LEDGER"),
     (CURSOR | {"cursorName": None}, "cursorName is missing: a cursor's ledger needs the cursor's name"),
+    (CURSOR | {"cursorName": ""}, "cursorName is missing: a cursor's ledger needs the cursor's name"),
     (CURSOR | {"cursorName": "\ud800"}, "cursorName is not valid Unicode text"),
     (CURSOR | {"ledgerType": "OFFLOAD_LEDGER"}, "only a MANAGED_LEDGER can be an OFFLOAD_LEDGER"),
+    (OFFLOADED | {"ledgerComponent": "SCHEMA_STORAGE"}, "only a MANAGED_LEDGER can be an OFFLOAD_LEDGER"),
     (OFFLOADED | {"offloadContext": None}, "offloadContext is missing: an OFFLOAD_LEDGER is found by it"),
     (OFFLOADED | {"offloadContext": {"lsb": 0}}, "msb is missing"),
     (OFFLOADED | {"offloadContext": {"msb": 0, "lsb": 2**63}}, f"lsb must lie between {-(2**63)} and {MAX}"),

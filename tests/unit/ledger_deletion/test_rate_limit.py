@@ -5,7 +5,7 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ledger_deletion.second_phase.limits import RateLimiter
+from pulsar_sidecar.features.ledger_deletion.second_phase.limits import RateLimiter
 
 from tests.fakes.clock import FakeClock
 
@@ -14,7 +14,7 @@ def rate_limiter(clock: FakeClock, rate: float | None) -> RateLimiter:
     return RateLimiter(clock, threading.Event(), lambda: rate, is_paused=lambda: False)
 
 
-def test_without_a_rate_everything_goes_at_once() -> None:
+def test_unlimited_rate_yields_one_chunk() -> None:
     clock = FakeClock()
     assert list(rate_limiter(clock, None).chunks([1, 2, 3])) == [[1, 2, 3]]
     assert list(rate_limiter(clock, None).chunks([])) == []
@@ -35,11 +35,10 @@ def test_never_more_than_the_rate_allows(rate: float, batches: list[int]) -> Non
 
 
 @given(rate=st.floats(0.05, 1_000))
-def test_what_fits_into_some_seconds_is_handed_out_within_them(rate: float) -> None:
+def test_most_within_fits_into_the_given_seconds(rate: float) -> None:
     clock = FakeClock()
     one = rate_limiter(clock, rate)
     most = one.most_within(10)
-    assert most is not None
     assert most >= 1
     moments = [clock.monotonic_seconds() for _ in one.chunks(range(most))]
     assert moments[-1] <= 10
@@ -92,7 +91,7 @@ def test_a_rate_that_is_lifted_or_raised_counts_from_the_next_chunk(after: float
 
 
 @pytest.mark.parametrize("rate", [None, 10.0])
-def test_what_waits_when_it_is_stopped_is_not_begun(rate: float | None) -> None:
+def test_stop_prevents_further_chunks(rate: float | None) -> None:
     clock, stop = FakeClock(), threading.Event()
     one = RateLimiter(clock, stop, lambda: rate, is_paused=lambda: False)
     list(one.chunks(range(10)))
@@ -119,7 +118,7 @@ def test_a_rate_that_changes_while_it_is_waited_for_counts(before: float, after:
 
 
 @pytest.mark.parametrize("rate", [10.0, 0.01])
-def test_what_waits_when_deletion_is_paused_is_not_begun(rate: float) -> None:
+def test_pause_prevents_further_chunks(rate: float) -> None:
     clock = FakeClock()
     one = RateLimiter(clock, threading.Event(), lambda: rate, is_paused=lambda: clock.monotonic_seconds() >= 2.5)
     assert sum(len(chunk) for chunk in one.chunks(range(100))) == min(30, max(1, int(rate * 3)))

@@ -1,24 +1,19 @@
 """Everything a topic references is durably recorded under the same sequence ids, by any sidecar and however often."""
 
-import json
-
 import pytest
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_deletion.steps import Steps
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
-    MAX_NODE_BYTES,
+from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.features.ledger_deletion.steps import Steps
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     HeldOperation,
     Operation,
-    OperationEndedError,
     decode_node,
-    encode_operation,
     operation_path,
 )
-from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
-from pulsar_sidecar.ledger_ownership.paths import cursor_path, instance_id_path, ledger_path, managed_ledger_path
-from pulsar_sidecar.model.errors import TemporaryError, UndecodableError
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.recorder import Recorder
+from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.names import CursorName, TopicName
+from pulsar_sidecar.ownership.paths import cursor_path, instance_id_path, ledger_path
 
 from tests.fakes.bookkeeper import compacted_custom_metadata, cursor_bytes
 from tests.fakes.brokers import FakeLiveOwners
@@ -39,12 +34,11 @@ def record(sidecar: Sidecar, held: HeldOperation) -> HeldOperation:
 
 
 def record_by(recorder: Recorder, held: HeldOperation) -> HeldOperation:
-    return recorder.record(held, recorder.look(held.operation), lambda operation: None)[0]
+    return recorder.record(held, recorder.read_nodes(held.operation), lambda operation: None)[0]
 
 
 def resumed(fake_pulsar: FakePulsar) -> HeldOperation:
     node = fake_pulsar.store.peek(operation_path(OP))
-    assert node is not None
     return HeldOperation(decode_node(node.data, Operation), node.version)
 
 
@@ -61,10 +55,8 @@ def copies(fake_pulsar: FakePulsar) -> list[tuple[str, str, int]]:
 # --- what is recorded --------------------------------------------------------------------------------------------
 
 
-def test_everything_that_is_referenced_is_recorded_once() -> None:
-    fake_pulsar = FakePulsar()
+def test_everything_that_is_referenced_is_recorded_once(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
     topic = fake_pulsar.topic(NAME, TopicPlan(schema_versions=2, compacted=True, buckets=2, offloaded=(1,)))
-    sidecar = Sidecar(fake_pulsar)
     record(sidecar, held(sidecar, topic))
     everything = fake_pulsar.ledgers() & fake_pulsar.referenced().keys()
     assert sorted(ids(fake_pulsar)) == sorted([*everything, fake_pulsar.listed(topic)[1]])
@@ -73,8 +65,7 @@ def test_everything_that_is_referenced_is_recorded_once() -> None:
     assert len(set(copies(fake_pulsar))) == len(copies(fake_pulsar))
 
 
-def test_a_partitioned_topic_is_recorded_with_its_partitions_and_one_schema() -> None:
-    fake_pulsar = FakePulsar()
+def test_a_partitioned_topic_is_recorded_with_its_partitions_and_one_schema(fake_pulsar: FakePulsar) -> None:
     topic = fake_pulsar.partitioned_topic(
         "persistent://public/local/default/a-partition-3", 2, TopicPlan(schema_versions=1)
     )
@@ -95,21 +86,17 @@ def schema_of_a_name_that_looks_like_a_partition(fake_pulsar: FakePulsar, topic:
     return {ledger for ledger, path in fake_pulsar.referenced().items() if path.startswith("/schemas")}
 
 
-def test_one_partition_does_not_take_the_schema_of_all_along() -> None:
-    fake_pulsar = FakePulsar()
+def test_single_partition_does_not_record_the_shared_schema(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
     topic = fake_pulsar.partitioned_topic(NAME, 2, TopicPlan(schema_versions=1))
-    sidecar = Sidecar(fake_pulsar)
     record(sidecar, held(sidecar, topic.partition(0)))
     assert set(ids(fake_pulsar)) == set(fake_pulsar.listed(topic.partition(0))) | {
         cursor.cursor_ledger for cursor in fake_pulsar.cursors(topic.partition(0)).values()
     }
 
 
-def test_both_of_two_newest_compacted_ledgers_are_recorded() -> None:
-    fake_pulsar = FakePulsar()
+def test_both_of_two_newest_compacted_ledgers_are_recorded(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
     topic = fake_pulsar.topic(NAME, TopicPlan(compacted=True))
     second = fake_pulsar.compact(topic)
-    sidecar = Sidecar(fake_pulsar)
     record(sidecar, held(sidecar, topic))
     assert {second - 2, second} & set(ids(fake_pulsar)) == {second} | ({second - 2} & set(fake_pulsar.referenced()))
     assert set(fake_pulsar.referenced()) == set(ids(fake_pulsar))
@@ -123,8 +110,7 @@ class BrokersKnowing(FakeLiveOwners):
         self.load(topic, view(compacted_ledger=compacted))
 
 
-def test_the_compacted_ledger_that_only_its_broker_knows_yet_is_recorded() -> None:
-    fake_pulsar = FakePulsar()
+def test_the_compacted_ledger_that_only_its_broker_knows_yet_is_recorded(fake_pulsar: FakePulsar) -> None:
     topic = fake_pulsar.topic(NAME, TopicPlan(compacted=True))
     newest = fake_pulsar.ledger(compacted_custom_metadata(NAME))
     sidecar = Sidecar(fake_pulsar)
@@ -141,17 +127,6 @@ def test_the_compacted_ledger_that_only_its_broker_knows_yet_is_recorded() -> No
     )
     record_by(recorder, held(sidecar, topic))
     assert set(ids(fake_pulsar)) == {newest, *fake_pulsar.referenced()}
-
-
-def test_nothing_is_asked_of_the_broker_when_the_owner_cannot_be_asked() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME, TopicPlan(compacted=True))
-    sidecar = Sidecar(fake_pulsar)
-    operation = held(sidecar, topic)
-    fake_pulsar.owners.hooks.fail_next("views", TemporaryError("a broker is down"))
-    with pytest.raises(TemporaryError):
-        record(sidecar, operation)
-    assert ids(fake_pulsar) == []
 
 
 @pytest.mark.parametrize("policies", [b'{"deleted":true}', b'{"deleted":false}', b"{}", b"damaged"])
@@ -178,15 +153,6 @@ def test_a_closed_compaction_cursor_is_read_from_its_node(fake_pulsar: FakePulsa
     assert compacted in ids(fake_pulsar)
 
 
-def test_a_topic_that_was_created_again_is_left_alone(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    sidecar = Sidecar(fake_pulsar)
-    operation = held(sidecar, topic)
-    fake_pulsar.store.remove(managed_ledger_path(topic.managed_ledger_name))
-    fake_pulsar.topic(NAME)
-    record(sidecar, operation)
-    assert ids(fake_pulsar) == []
-
-
 def test_a_ledger_without_metadata_is_recorded_without_birth(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     fake_pulsar.remove_ledger(fake_pulsar.listed(topic)[0])
     sidecar = Sidecar(fake_pulsar)
@@ -199,47 +165,24 @@ def test_a_ledger_without_metadata_is_recorded_without_birth(fake_pulsar: FakePu
 # --- what stops it -----------------------------------------------------------------------------------------------
 
 
-def test_a_node_that_cannot_be_read_stops_it() -> None:
-    for path in ("ml", "cursor", "schema"):
-        fake_pulsar = FakePulsar()
-        topic = fake_pulsar.topic(NAME, TopicPlan(schema_versions=1))
-        name = topic.managed_ledger_name
-        paths = {
-            "ml": managed_ledger_path(name),
-            "cursor": cursor_path(name, CursorName("sub")),
-            "schema": f"/schemas/{topic.schema_id}",
-        }
-        sidecar = Sidecar(fake_pulsar)
-        operation = held(sidecar, topic)
-        fake_pulsar.store.put(paths[path], b"\xff\xff")
-        with pytest.raises(UndecodableError):
-            record(sidecar, operation)
-        assert ids(fake_pulsar) == []
-
-
-def test_a_bookie_that_does_not_answer_stops_it() -> None:
-    fake_pulsar = FakePulsar()
+def test_a_bookie_that_does_not_answer_stops_it(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
     topic = fake_pulsar.topic(NAME, TopicPlan(compacted=True))
     fake_pulsar.entries.fail(TemporaryError("no bookie answers"))
-    sidecar = Sidecar(fake_pulsar)
     with pytest.raises(TemporaryError):
         record(sidecar, held(sidecar, topic))
     assert ids(fake_pulsar) == []
 
 
-def test_a_compaction_cursor_whose_ledger_is_gone_does_not_stop_it_for_ever() -> None:
-    fake_pulsar = FakePulsar()
+def test_a_compaction_cursor_whose_ledger_is_gone_does_not_stop_it_for_ever(fake_pulsar: FakePulsar) -> None:
     topic = fake_pulsar.topic(NAME, TopicPlan(compacted=True))
     cursor_ledger = fake_pulsar.cursors(topic)[CursorName("__compaction")].cursor_ledger
-    assert cursor_ledger is not None
     fake_pulsar.remove_ledger(cursor_ledger)
     sidecar = Sidecar(fake_pulsar)
     record(sidecar, held(sidecar, topic))
     assert set(fake_pulsar.listed(topic)) <= set(ids(fake_pulsar))
 
 
-def test_no_instance_id_means_a_wrong_root(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    sidecar = Sidecar(fake_pulsar)
+def test_missing_instance_id_suggests_a_wrong_root(fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar) -> None:
     operation = held(sidecar, topic)
     fake_pulsar.store.remove(instance_id_path())
     with pytest.raises(TemporaryError, match="ledgersRootPath"):
@@ -256,14 +199,6 @@ def test_a_receipt_that_is_missing_counts_as_not_sent(fake_pulsar: FakePulsar, t
     record(sidecar, resumed(fake_pulsar))
     assert set(ids(fake_pulsar)) == fake_pulsar.ledgers()
     assert len(ids(fake_pulsar)) == (8 if stored else 4)
-
-
-def test_an_operation_that_ended_meanwhile_is_reported_as_ended(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    sidecar = Sidecar(fake_pulsar)
-    operation = held(sidecar, topic)
-    sidecar.deleter.end(operation.operation)
-    with pytest.raises(OperationEndedError):
-        record(sidecar, operation)
 
 
 # --- going on ----------------------------------------------------------------------------------------------------
@@ -300,9 +235,8 @@ def test_a_crash_at_any_step_leaves_nothing_unrecorded(fake_pulsar: FakePulsar, 
 
 
 def test_a_cursor_that_is_rewritten_between_the_rounds_keeps_its_number(
-    fake_pulsar: FakePulsar, topic: TopicName
+    fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar
 ) -> None:
-    sidecar = Sidecar(fake_pulsar)
     operation = record(sidecar, held(sidecar, topic))
     fake_pulsar.store.put(cursor_path(topic.managed_ledger_name, CursorName("sub")), cursor_bytes(None))
     record(sidecar, operation)
@@ -312,73 +246,7 @@ def test_a_cursor_that_is_rewritten_between_the_rounds_keeps_its_number(
 # --- the operation's node ----------------------------------------------------------------------------------------
 
 
-def operation(**changes: object) -> Operation:
-    fields: dict[str, object] = {
-        "operation_id": OP,
-        "topic_name": NAME,
-        "partitions": None,
-        "force": True,
-        "requested_by": None,
-        "requested_ms": 5,
-        "incarnations": {"/managed-ledgers/x": 9},
-        "recorded": ("1", "2o7.8"),
-        "attempts": 3,
-        "last_reason": "why",
-        "not_before_ms": 8,
-    }
-    return Operation(**(fields | changes))  # type: ignore[arg-type]
-
-
-def test_what_does_not_fit_into_the_node_is_not_kept_there() -> None:
-    long_ids = tuple(str(2**62 + number) for number in range(90_000))
-    kept = decode_node(encode_operation(operation(recorded=long_ids)), Operation)
-    assert kept == operation(recorded=())
-
-
-@pytest.mark.parametrize("changes", [{}, {"partitions": 3}, {"requested_by": "me", "last_reason": None}])
-def test_an_operation_is_read_back(changes: dict[str, object]) -> None:
-    assert decode_node(encode_operation(operation(**changes)), Operation) == operation(**changes)
-
-
-def test_as_many_ledgers_as_there_may_be_fit_into_a_node() -> None:
-    long_ids = tuple(str(2**62 + number) for number in range(60_000))
-    assert len(encode_operation(operation(recorded=long_ids))) <= MAX_NODE_BYTES
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"operationId": 7},
-        {"topicName": "a/b"},
-        {"topicName": None},
-        {"partitions": "3"},
-        {"partitions": True},
-        {"force": 1},
-        {"requestedMs": "5"},
-        {"incarnations": []},
-        {"incarnations": {"/x": "9"}},
-        {"recorded": "12"},
-        {"recorded": [1]},
-        {"recorded": None},
-        {"attempts": None},
-        {"notBeforeMs": "x"},
-    ],
-    ids=str,
-)
-def test_a_node_of_another_version_is_left_alone(changes: dict[str, object]) -> None:
-    document = json.loads(encode_operation(operation())) | changes
-    with pytest.raises(UndecodableError):
-        decode_node(json.dumps(document).encode(), Operation)
-
-
-@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"7", b"\xff", b"[" * 100_000])
-def test_what_is_no_operation_is_left_alone(data: bytes) -> None:
-    with pytest.raises(UndecodableError):
-        decode_node(data, Operation)
-
-
-def test_a_ledgers_length_travels_with_its_record(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    sidecar = Sidecar(fake_pulsar)
+def test_a_ledgers_length_travels_with_its_record(fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar) -> None:
     record(sidecar, held(sidecar, topic))
     lengths = {record.ledger_id: record.mark.length_bytes for record in accepted_records(fake_pulsar)}
     assert [lengths[ledger_id] for ledger_id in fake_pulsar.listed(topic)] == [1000, 1000, 0]

@@ -1,13 +1,13 @@
 """Records made from a shadow's list, by whomever, delete nothing of its source, in BookKeeper or in tiered storage."""
 
 import pytest
-from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
-from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadContext
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.paths import managed_ledger_path
+from pulsar_sidecar.ownership.references import managed_ledger_references
+from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
 
 from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.fakes.pulsar import FakePulsar, TopicPlan
@@ -25,7 +25,6 @@ def with_shadow() -> tuple[FakePulsar, TopicName, TopicName]:
 
 def copies(fake_pulsar: FakePulsar, topic: TopicName) -> dict[LedgerId, OffloadContext]:
     node = fake_pulsar.store.peek(managed_ledger_path(topic.managed_ledger_name))
-    assert node is not None
     listed = managed_ledger_references(node.data).ledgers
     return {ledger_id: entry.offload for ledger_id, entry in listed.items() if entry.offload}
 
@@ -43,7 +42,7 @@ def records(fake_pulsar: FakePulsar, topic: TopicName) -> list[PendingDeleteLedg
 
 
 @pytest.mark.parametrize("shadow_is", ["there", "emptied", "gone"])
-def test_nothing_of_the_source_goes(shadow_is: str) -> None:
+def test_ledgers_of_the_source_are_kept(shadow_is: str) -> None:
     fake_pulsar, source, shadow = with_shadow()
     before, kept = fake_pulsar.ledgers() & set(fake_pulsar.listed(source)), copies(fake_pulsar, source)
     sent = records(fake_pulsar, shadow)

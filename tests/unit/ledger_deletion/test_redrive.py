@@ -1,12 +1,12 @@
 """Dead letters are shown as they are, and leave the topic only when their copy is stored."""
 
 import pytest
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record
-from pulsar_sidecar.ledger_deletion.second_phase.retry import ORIGIN_MESSAGE_ID, REASON, RECONSUMETIMES
-from pulsar_sidecar.ledger_deletion.send import list_dead, redrive
-from pulsar_sidecar.ledger_deletion.service import RedriveResult
-from pulsar_sidecar.ledger_deletion.steps import Steps
+from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record, record_document
+from pulsar_sidecar.features.ledger_deletion.results import RedriveResult
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import ORIGIN_MESSAGE_ID, REASON, RECONSUMETIMES
+from pulsar_sidecar.features.ledger_deletion.send import list_dead_letters, redrive
+from pulsar_sidecar.features.ledger_deletion.steps import Steps
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
@@ -50,8 +50,8 @@ def payloads(topics: FakeDeletionTopics, topic: DeletionTopic) -> list[bytes]:
 def test_dead_letters_are_shown_with_their_story(topics: FakeDeletionTopics) -> None:
     bury(topics, 7)
     topics.put(DLQ, b"\xff no record" + b"x" * 10_000, properties={"foreign": "1"})
-    first, second = list_dead(topics.dead_letters(), 10)
-    assert first.record == record(7)
+    first, second = list_dead_letters(topics.dead_letters(), 10)
+    assert first.record == record_document(record(7))
     assert (first.reason, first.tries) == ("too-young: 5 ms", 11)
     assert first.dead_since_ms == topics.clock.now_ms()
     assert second.record is None
@@ -63,10 +63,10 @@ def test_dead_letters_are_shown_with_their_story(topics: FakeDeletionTopics) -> 
 def test_looking_takes_nothing_away(topics: FakeDeletionTopics) -> None:
     bury(topics, 1, 2, 3)
     dead = topics.dead_letters()
-    assert len(list_dead(dead, 2)) == 2
+    assert len(list_dead_letters(dead, 2)) == 2
     dead.close()
     assert len(topics.waiting(DLQ)) == 3
-    assert len(list_dead(topics.dead_letters(), 5)) == 3
+    assert len(list_dead_letters(topics.dead_letters(), 5)) == 3
 
 
 def test_dead_letters_are_listed_page_by_page(topics: FakeDeletionTopics) -> None:
@@ -74,11 +74,11 @@ def test_dead_letters_are_listed_page_by_page(topics: FakeDeletionTopics) -> Non
     pages, after = [], None
     while True:
         dead = topics.dead_letters()
-        page = list_dead(dead, 3, after)
+        page = list_dead_letters(dead, 3, after)
         dead.close()
         if not page:
             break
-        pages.append([letter.record.ledger_id for letter in page if letter.record])
+        pages.append([letter.record["ledgerId"] for letter in page if letter.record])
         after = page[-1].message_id
     assert pages == [[1, 2, 3], [4, 5, 6], [7]]
 
@@ -130,7 +130,7 @@ def test_an_acknowledgement_that_fails_leaves_two_copies_and_loses_none(topics: 
     assert len(topics.waiting(DLQ)) == len(topics.waiting(PENDING)) == 1
 
 
-def test_nothing_dead_is_nothing_to_do(topics: FakeDeletionTopics) -> None:
+def test_redrive_without_dead_letters_does_nothing(topics: FakeDeletionTopics) -> None:
     assert drive(topics, None, 10) == RedriveResult(redriven=0, left=0)
     assert drive(topics, {LedgerId(5)}, 10) == RedriveResult(redriven=0, left=0)
     assert topics.messages(PENDING) == []

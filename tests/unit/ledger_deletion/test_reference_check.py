@@ -3,9 +3,13 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ledger_deletion.second_phase.decide import Referenced, ReferencesUnknown, Unreferenced
-from pulsar_sidecar.ledger_deletion.second_phase.gather import OwnerNodes
-from pulsar_sidecar.ledger_ownership.claims import (
+from pulsar_sidecar.features.ledger_deletion.second_phase.decide import Referenced, ReferencesUnknown, Unreferenced
+from pulsar_sidecar.features.ledger_deletion.second_phase.gather import OwnerNodes
+from pulsar_sidecar.model.ids import LedgerId, NodeVersion
+from pulsar_sidecar.model.ledgers import LedgerState
+from pulsar_sidecar.model.metadata import Guard, Node
+from pulsar_sidecar.model.names import CursorName, encode_cursor, parse_topic_name
+from pulsar_sidecar.ownership.claims import (
     BucketClaim,
     Claim,
     CompactedClaim,
@@ -14,12 +18,8 @@ from pulsar_sidecar.ledger_ownership.claims import (
     SchemaClaim,
     owner_path,
 )
-from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
-from pulsar_sidecar.model.ids import LedgerId, NodeVersion
-from pulsar_sidecar.model.ledgers import LedgerState
-from pulsar_sidecar.model.metadata import Guard, Node
-from pulsar_sidecar.model.names import CursorName, encode_cursor, parse_topic_name
+from pulsar_sidecar.ownership.compaction import CompactedLedgers
+from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.fakes.bookkeeper import (
     FakeLedgerEntries,
@@ -89,7 +89,7 @@ def test_referenced_exactly_if_the_node_names_it(kind: str, ids: list[int], aske
 
 
 @pytest.mark.parametrize("kind", CLAIMS)
-def test_no_node_no_reference_and_no_guard(kind: str) -> None:
+def test_missing_node_is_unreferenced_without_guard(kind: str) -> None:
     assert nodes(PATHS[kind], None).references(CLAIMS[kind], LedgerId(7)) == Unreferenced(())
 
 

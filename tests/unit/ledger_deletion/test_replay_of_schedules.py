@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pulsar_sidecar.ledger_deletion.ports import Delivery
-from pulsar_sidecar.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.features.ledger_deletion.ports import Delivery
+from pulsar_sidecar.features.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.names import TopicName
 
@@ -165,7 +165,7 @@ class Rivals:
     def __post_init__(self) -> None:
         fake_pulsar = self.setting.fake_pulsar
         steps = Interrupted({point: getattr(self, name) for point, name in self.interruptions.items()})
-        self.first = Sidecar(fake_pulsar, steps=steps)  # type: ignore[arg-type]
+        self.first = Sidecar(fake_pulsar, steps=steps)
         ids = [f"op-{number}" for number in range(2, 30)]
         self.second = Sidecar(fake_pulsar, name="sidecar-2", store=fake_pulsar.store.other_session(), operation_ids=ids)
 
@@ -250,6 +250,6 @@ def test_two_sidecars_in_each_others_way(
         getattr(rivals, name)()
     # Both go; whatever they left is a third one's to finish.
     rivals.tracker_goes_on()
-    rivals.second.store.end_session()  # type: ignore[attr-defined]
+    rivals.second.store.end_session()
     restarted(setting.fake_pulsar, name="sidecar-3").work()
     check(setting.fake_pulsar)

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import structlog
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_deletion.record import encode_record
-from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy, fresh, reconsume
-from pulsar_sidecar.ledger_deletion.send import list_dead
-from pulsar_sidecar.ledger_deletion.service import OperationState, SidecarInstance
-from pulsar_sidecar.ledger_deletion.topic_deletion.following import end_of
+from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.features.ledger_deletion.record import encode_record
+from pulsar_sidecar.features.ledger_deletion.results import OperationState, SidecarInstance
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import RetryPolicy, fresh, reconsume
+from pulsar_sidecar.features.ledger_deletion.send import list_dead_letters
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.following import end_of
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.request_traces import NO_REQUEST, REQUEST_ID, TRACE_PARENT, RequestTrace
@@ -66,7 +66,7 @@ def test_a_sidecar_that_takes_the_deletion_over_goes_on_with_the_id(fake_pulsar:
     events = [(line["event"], line["request_id"]) for line in lines]
     assert events == [("continuing a topic deletion", "r-1"), ("topic deletion ended", "r-1")]
     ended = end_of(fake_pulsar.topics, status.operation_id, 0)
-    assert (ended.status.state, ended.status.request_id) == (OperationState.DONE, "r-1")
+    assert (ended.state, ended.request_id) == (OperationState.DONE, "r-1")
     assert {line["request_id"] for line in second_phase(fake_pulsar)} == {"r-1"}
 
 
@@ -89,11 +89,11 @@ def test_a_retry_and_a_redriven_dead_letter_keep_the_request(fake_pulsar: FakePu
     again = reconsume(delivery, policy, "in use").message
     assert RequestTrace.of(again.properties) == trace
     fake_pulsar.topics.put(DeletionTopic.DEAD_LETTER, again.payload, key=again.key, properties=again.properties)
-    assert [letter.request_id for letter in list_dead(fake_pulsar.topics.dead_letters(), 10)] == ["r-1"]
+    assert [letter.request_id for letter in list_dead_letters(fake_pulsar.topics.dead_letters(), 10)] == ["r-1"]
     assert RequestTrace.of(fresh(replace(delivery, properties=again.properties)).properties) == trace
 
 
-def test_what_others_write_into_the_properties_counts_only_in_its_form() -> None:
+def test_malformed_request_properties_are_ignored() -> None:
     hostile = {REQUEST_ID: "x" * 129, TRACE_PARENT: "01-" + "0" * 60}
     assert RequestTrace.of(hostile) == NO_REQUEST
     assert RequestTrace.of({REQUEST_ID: "a\nb"}) == NO_REQUEST

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, Delivery
-from pulsar_sidecar.ledger_deletion.second_phase.retry import (
+from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic, Delivery
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import (
     DELAY_TIME,
     IN_USE_SINCE,
     ORIGIN_MESSAGE_ID,
@@ -27,13 +27,13 @@ PENDING = "persistent://pulsar/system/__ledger_deletion"
 ORIGINAL = Delivery("handle", b"payload", "key", {"mine": "1"}, "28:0:2", f"{PENDING}-partition-2", 1_000)
 
 
-def again(delivery: Delivery, policy: RetryPolicy = POLICY, delay_ms: int | None = None, since: int | None = None):  # type: ignore[no-untyped-def]
+def again(delivery: Delivery, policy: RetryPolicy = POLICY, delay_ms: int | None = None, since: int | None = None):
     return reconsume(delivery, policy, "why", delay_ms=delay_ms, in_use_since=since)
 
 
 def delivered(delivery: Delivery, message: object, message_id: str = "300:5:-1") -> Delivery:
     """The copy as it comes back from the retry topic."""
-    properties = message.properties  # type: ignore[attr-defined]
+    properties = message.properties
     return replace(delivery, properties=properties, message_id=message_id, topic=f"{PENDING}-RETRY")
 
 
@@ -108,7 +108,7 @@ def test_ten_retries_then_the_dead_letter_topic() -> None:
     assert last.message.deliver_after_ms is None
 
 
-def test_no_tries_at_all_means_dead_at_once() -> None:
+def test_zero_retries_go_to_the_dead_letter_topic() -> None:
     assert again(ORIGINAL, RetryPolicy(1, 0)).destination is DeletionTopic.DEAD_LETTER
 
 
@@ -129,12 +129,12 @@ def test_a_delay_of_its_own(delay_ms: int, written: str, after_ms: int | None) -
         (f"{PENDING}-partition-1-partition-2", f"{PENDING}-partition-1"),
     ],
 )
-def test_a_partitions_number_is_no_part_of_the_real_topic(topic: str, real: str) -> None:
+def test_partition_suffix_is_removed_from_the_real_topic(topic: str, real: str) -> None:
     assert again(replace(ORIGINAL, topic=topic)).message.properties[REAL_TOPIC] == real
 
 
 @pytest.mark.parametrize("text", ["", "x", "-5", "+5", " 5", "5.0", "٣", "9" * 10, "1e3"])
-def test_what_is_no_number_counts_as_no_try(text: str) -> None:
+def test_non_numeric_attempt_count_defaults_to_zero(text: str) -> None:
     assert tries({RECONSUMETIMES: text}) == 0
     assert tries({}) == 0
     assert tries({RECONSUMETIMES: "7"}) == 7

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, Publisher
-from pulsar_sidecar.ledger_deletion.record import MAX_RECORD_BYTES, PendingDeleteLedgerInfo, parse_record
-from pulsar_sidecar.ledger_deletion.send import OWN_PRODUCERS, check_numbering, refuse_own_topics, send
-from pulsar_sidecar.ledger_deletion.service import SentLedger
+from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic, Publisher
+from pulsar_sidecar.features.ledger_deletion.record import MAX_RECORD_BYTES, PendingDeleteLedgerInfo, parse_record
+from pulsar_sidecar.features.ledger_deletion.results import SentLedger
+from pulsar_sidecar.features.ledger_deletion.send import OWN_PRODUCERS, check_numbering, refuse_own_topics, send
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadContext
@@ -45,9 +45,7 @@ def test_every_record_is_sent_by_its_topics_key_and_answered_in_order(
     assert send(publisher, [], None) == []
 
 
-def test_a_repeated_call_with_the_same_numbers_is_no_second_record(
-    topics: FakeDeletionTopics, publisher: Publisher
-) -> None:
+def test_repeated_sequence_ids_do_not_duplicate_records(topics: FakeDeletionTopics, publisher: Publisher) -> None:
     for _ in range(2):
         assert all(answer.sent for answer in send(publisher, [record(7), record(8)], 5))
     assert [message.sequence_id for message in topics.messages(PENDING)] == [5, 6]
@@ -61,7 +59,7 @@ def test_unknown_counts_as_not_sent(topics: FakeDeletionTopics, publisher: Publi
     assert "again" in (answer.reason or "")
 
 
-def test_what_the_broker_did_not_take_was_not_sent(topics: FakeDeletionTopics, publisher: Publisher) -> None:
+def test_unpublished_record_is_reported_as_not_sent(topics: FakeDeletionTopics, publisher: Publisher) -> None:
     publisher.close()
     (answer,) = send(publisher, [record(7)], None)
     assert not answer.sent

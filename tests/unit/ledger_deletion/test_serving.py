@@ -9,20 +9,23 @@ from typing import Any
 
 import pytest
 import structlog.testing
-from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
-from pulsar_sidecar.ledger_deletion.outcomes import notes
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, OutgoingMessage
-from pulsar_sidecar.ledger_deletion.service import OperationState, SidecarInstance, TopicDeletionStatus
-from pulsar_sidecar.ledger_deletion.steps import Step, Steps
-from pulsar_sidecar.ledger_deletion.topic_deletion.following import END_STEP
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import NO_ANSWER, OPERATIONS, STUCK_AFTER, operation_path
-from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
-from pulsar_sidecar.ledger_deletion.workflow import serving
-from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Ports, Runtime
-from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
-from pulsar_sidecar.ledger_deletion.workflow.watch_configuration import WatchConfiguration
-from pulsar_sidecar.ledger_ownership.migration import MIGRATION
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
+from pulsar_sidecar.features.ledger_deletion.metrics import DeletionMetrics
+from pulsar_sidecar.features.ledger_deletion.outcomes import notes
+from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic, OutgoingMessage
+from pulsar_sidecar.features.ledger_deletion.results import OperationState, SidecarInstance, TopicDeletionStatus
+from pulsar_sidecar.features.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.following import END_STEP
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
+    NO_ANSWER,
+    OPERATIONS,
+    STUCK_AFTER,
+    operation_path,
+)
+from pulsar_sidecar.features.ledger_deletion.watch.results import WatchMode
+from pulsar_sidecar.features.ledger_deletion.workflow import serving
+from pulsar_sidecar.features.ledger_deletion.workflow.runtime import Configuration, Ports, Runtime
+from pulsar_sidecar.features.ledger_deletion.workflow.serving import LedgerDeletion
+from pulsar_sidecar.features.ledger_deletion.workflow.watch_configuration import WatchConfiguration
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     ConflictError,
@@ -35,6 +38,8 @@ from pulsar_sidecar.model.errors import (
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.migration import MIGRATION
+from pulsar_sidecar.ownership.paths import managed_ledger_path
 
 from tests.cluster.patience import until
 from tests.fakes.metadata import FakeMetadataStore
@@ -122,11 +127,11 @@ class LeavingBrokers:
         return ["a record"]
 
 
-def test_nothing_is_judged_by_a_store_that_the_brokers_leave(fake_pulsar: FakePulsar) -> None:
+def test_metadata_migration_stops_the_second_phase(fake_pulsar: FakePulsar) -> None:
     runtime = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)._runtime
     refused = pytest.raises(ConflictError, match="nothing is deleted: the brokers' metadata migrates to oxia://o:1/n")
     with refused:
-        runtime._consume(None, LeavingBrokers(fake_pulsar.store))  # type: ignore[arg-type]
+        runtime._consume(None, LeavingBrokers(fake_pulsar.store))
     with refused:
         runtime._work()
 
@@ -168,13 +173,13 @@ def test_deletions_beyond_what_may_wait_are_refused_before_anything_is_done(
         assert hangs.wait(10)
         with pytest.raises(TemporaryError, match="too many topic deletions wait for the cluster, nothing was done"):
             delete()
-        with pytest.raises(OutcomeUnknownError, match="list the topic deletions that run"):
+        with pytest.raises(OutcomeUnknownError, match="list the running topic deletions"):
             first.result()
         ended.set()
     until(lambda: not fake_pulsar.listed(topic), "the one that waited has been carried out")
 
 
-def test_no_deletion_is_promised_in_a_store_that_the_brokers_leave(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_metadata_migration_refuses_new_deletions(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
     service._runtime.was_ready.set()
     fake_pulsar.store.put(MIGRATION, b'{"phase":"PREPARATION","targetUrl":"oxia://o:1/n"}')
@@ -328,9 +333,7 @@ def test_a_stuck_deletion_is_in_the_status_and_once_in_the_log(fake_pulsar: Fake
         for _ in range(STUCK_AFTER + 5):
             fake_pulsar.clock.advance_ms(60_000)
             held = runtime.deleter.take_due()
-            assert held is not None
             runtime.driver.drive(held, wait_ms=0)
-            runtime.deleter.release(held.operation)
     (line,) = [line for line in lines if line["event"] == "a topic deletion is stuck"]
     assert (line["log_level"], line["topic"], line["operation_id"]) == ("warning", str(topic), operation_id)
     assert "ledger-deletion abandon" in line["remedy"]
@@ -346,17 +349,16 @@ def test_abandoning_names_what_is_left_and_keeps_who_asked(fake_pulsar: FakePuls
     operation_id = service.delete_topic(topic, partitioned=False, force=False, requested_by="me").operation_id
     with structlog.testing.capture_logs() as lines:
         abandoned = service.abandon_topic_deletion(operation_id, asked_by="an operator")
-    assert abandoned.status.state is OperationState.ABANDONED
-    assert abandoned.remains is not None
-    assert abandoned.remains.nodes == (managed_ledger_path(topic.managed_ledger_name),)
-    assert set(abandoned.remains.ledger_ids) == fake_pulsar.ledgers()
+    assert abandoned.state is OperationState.ABANDONED
+    assert abandoned.left_nodes == (managed_ledger_path(topic.managed_ledger_name),)
+    assert set(abandoned.left_ledger_ids or ()) == fake_pulsar.ledgers()
     (line,) = [line for line in lines if line["event"] == "topic deletion ended"]
     assert (line["state"], line["abandoned_by"], line["topic"]) == ("abandoned", "an operator", str(topic))
     (note,) = ends(fake_pulsar)
     assert note["abandonedBy"] == "an operator"
     assert service.topic_deletions() == []
     found = service.topic_deletion(operation_id)
-    assert (found.status.state, found.abandoned_by) == (OperationState.ABANDONED, "an operator")
+    assert (found.state, found.abandoned_by) == (OperationState.ABANDONED, "an operator")
     with pytest.raises(NotFoundError):
         service.abandon_topic_deletion(operation_id, asked_by="an operator")
     fake_pulsar.clock.advance_ms(3_600_000)
@@ -368,21 +370,22 @@ def test_a_deletion_of_another_version_is_abandoned_with_the_reason_why_nothing_
     fake_pulsar: FakePulsar,
 ) -> None:
     fake_pulsar.store.create(operation_path(OP), b'{"newer":"version"}')
+    fake_pulsar.store.create(f"{OPERATIONS}/other", b'{"newer":"version"}')
     service = ready_service(fake_pulsar)
-    assert service.status().stuck_topic_deletions == 1
+    assert service.status().stuck_topic_deletions == 2
     abandoned = service.abandon_topic_deletion(OP, asked_by=None)
-    assert (abandoned.status.state, abandoned.remains) == (OperationState.ABANDONED, None)
-    assert "cannot be read" in (abandoned.status.reason or "")
-    assert service.topic_deletions() == []
+    assert (abandoned.state, abandoned.left_nodes, abandoned.remedy) == (OperationState.ABANDONED, None, None)
+    assert "cannot be read" in (abandoned.reason or "")
+    assert [each.operation_id for each in service.topic_deletions()] == ["other"]
 
 
-def test_what_is_left_may_be_unknown_and_the_deletion_has_ended(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_abandoned_deletion_may_have_unknown_leftovers(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     fake_pulsar.admin.lose_answer_next(applied=False)
     service = ready_service(fake_pulsar)
     operation_id = service.delete_topic(topic, partitioned=False, force=False, requested_by="me").operation_id
     fail = partial(fake_pulsar.store.fail_next, "read_many", TemporaryError("no session"))
     fake_pulsar.store.before("delete_together", fail)
-    assert service.abandon_topic_deletion(operation_id, asked_by=None).remains is None
+    assert service.abandon_topic_deletion(operation_id, asked_by=None).left_ledgers is None
     assert service.topic_deletions() == []
 
 
@@ -424,7 +427,7 @@ def test_a_deletion_answers_in_time_though_the_cluster_hangs_and_goes_on(
     monkeypatch.setattr(serving, "_LAST_ATTEMPT_SECONDS", 0.05)
     status = service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
     assert (status.state, "registered as writable: 1 of 1" in (status.reason or "")) == (OperationState.RUNNING, True)
-    assert service.topic_deletions() == [status]
+    assert [each.operation_id for each in service.topic_deletions()] == [status.operation_id]
     steps.answers.set()
     until(lambda: not service.topic_deletions(), "the deletion has ended", 10)
 
@@ -446,6 +449,6 @@ def test_a_deletion_that_could_not_be_promised_in_time_is_of_unknown_outcome(
     steps = HangingSteps(Step.OPERATION_CREATED)
     service = ready_service(fake_pulsar, steps=steps)
     monkeypatch.setattr(serving, "_LAST_ATTEMPT_SECONDS", 0.05)
-    with pytest.raises(OutcomeUnknownError, match="may begin yet"):
+    with pytest.raises(OutcomeUnknownError, match="may still begin"):
         service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
     steps.answers.set()

@@ -4,14 +4,14 @@ import dataclasses
 import json
 
 import pytest
-from pulsar_sidecar.ledger_deletion.ports import ConnectedClients
-from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import SHADOW_DELETIONS, shadow_deletion_path
-from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.features.ledger_deletion.ports import ConnectedClients
+from pulsar_sidecar.features.ledger_deletion.results import ShadowDeletionStage
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import SHADOW_DELETIONS, shadow_deletion_path
 from pulsar_sidecar.model.errors import BrokerRefusedError, ConflictError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
 
 from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.unit.ledger_deletion.shadow_settings import SHADOW, SOURCE, Setting, is_refused, setting
@@ -26,7 +26,7 @@ def test_the_shadow_goes_and_the_source_stays() -> None:
     assert taken == list(ShadowDeletionStage)
     made.check()
     status = made.advance(sidecar)
-    assert (status.source_check.ledgers, status.source_check.missing, status.missing_before) == (3, (), ())
+    assert (status.source_ledgers, status.missing_ledgers, status.missing_before) == (3, (), ())
     assert made.brokers.asked == [
         "keep orders-shadow", "unload orders", "unload orders-shadow", "unload orders-shadow", "delete orders-shadow",
     ]  # fmt: skip
@@ -36,7 +36,7 @@ def test_a_partitioned_shadow_goes_with_its_partitions() -> None:
     made = setting(partitions=3)
     status = made.delete()
     made.check()
-    assert status.source_check.ledgers == 9
+    assert status.source_ledgers == 9
     deletions = [asked for asked in made.brokers.asked if asked.startswith("delete")]
     assert deletions == [*(f"delete orders-shadow-partition-{index}" for index in range(3)), "delete orders-shadow"]
 
@@ -64,7 +64,7 @@ def test_the_source_replicates_to_it_no_more(partitions: int | None) -> None:
     assert made.brokers.lists[made.source] == ["persistent://public/default/other-shadow"]
 
 
-def test_what_is_no_shadow_is_refused() -> None:
+def test_topic_that_is_not_a_shadow_is_refused() -> None:
     made = setting()
     made.shadow = made.source
     assert is_refused(made) == (
@@ -82,7 +82,7 @@ def test_a_partition_of_a_shadow_is_refused() -> None:
 
 
 @pytest.mark.parametrize("clients", [ConnectedClients(consumers=2), ConnectedClients(producers=1)])
-def test_it_is_refused_while_clients_are_connected(clients: ConnectedClients) -> None:
+def test_deletion_is_refused_while_clients_are_connected(clients: ConnectedClients) -> None:
     made = setting()
     made.brokers.kept_forever.add(made.shadow)
     made.brokers.load(made.shadow)
@@ -113,7 +113,7 @@ def test_an_unloaded_shadow_is_not_loaded_before_it_is_protected() -> None:
     assert made.brokers.destroyed == set()
 
 
-def test_it_waits_for_brokers_to_take_up_the_retention() -> None:
+def test_deletion_waits_until_brokers_apply_the_retention() -> None:
     made = setting()
     made.brokers.policy_is_late = True
     sidecar = made.sidecar()
@@ -167,7 +167,6 @@ def test_a_broker_that_lists_the_ledgers_again_is_undone() -> None:
     made.advance_to(ShadowDeletionStage.DETACHING)
     made.brokers.begin_load(made.shadow)
     node = made.store.peek(managed_ledger_path(made.shadow.managed_ledger_name))
-    assert node is not None
     made.advance_to(ShadowDeletionStage.REMOVING)
     made.brokers.begin_load(made.shadow)
     made.store.put(node.path, node.data)  # and its broker was killed
@@ -183,8 +182,7 @@ def test_a_broker_that_kept_it_loaded_is_found_out() -> None:
     made.advance_to(ShadowDeletionStage.DETACHING)
     made.brokers.load(made.shadow)
     made.brokers.unloads_missed = 3
-    status = made.advance(made.sidecar())
-    assert status.stage is ShadowDeletionStage.REMOVING
+    assert made.advance(made.sidecar()).stage is ShadowDeletionStage.REMOVING
     assert made.advance(made.sidecar()).waits_for == f"a broker still has {SHADOW} loaded"
     made.delete()
     made.check()
@@ -205,7 +203,7 @@ def test_a_partition_that_lists_the_ledgers_again_is_not_deleted_with_the_others
     made.check()
 
 
-def test_what_the_broker_puts_off_is_asked_for_again() -> None:
+def test_deletion_postponed_by_the_broker_is_retried() -> None:
     made = setting()
     made.advance_to(ShadowDeletionStage.REMOVING)
     made.brokers.refusals = [BrokerRefusedError(412, "Topic has active producers/subscriptions")]
@@ -230,7 +228,7 @@ def test_partitions_that_are_added_on_the_way_go_too() -> None:
     made.advance_to(ShadowDeletionStage.REMOVING)
     made.brokers.source(f"{SOURCE}-partition-2")
     _add_partition(made)
-    assert made.delete().source_check.ledgers == 9
+    assert made.delete().source_ledgers == 9
     made.check()
 
 
@@ -239,7 +237,7 @@ def test_a_partition_that_is_added_while_the_others_are_deleted_keeps_its_source
     made.advance_to(ShadowDeletionStage.REMOVING)
     made.brokers.source(f"{SOURCE}-partition-2")
     made.brokers.after_deletion = lambda topic: _add_partition(made) if topic == made.shadow.partition(1) else None
-    assert made.delete().source_check.ledgers == 9
+    assert made.delete().source_ledgers == 9
     made.check()
 
 
@@ -275,7 +273,6 @@ def test_a_partitioned_topic_created_again_keeps_its_partitions() -> None:
     paths = [managed_ledger_path(shadow.managed_ledger_name) for shadow in made.shadows]
     path = partitioned_topic_path(made.shadow)
     node = made.store.peek(path)
-    assert node is not None
     made.store.remove(path)
     made.store.remove(paths[0])
     again = [made.store.put(path, node.data), made.store.put(paths[0], managed_ledger_bytes([7]))]
@@ -296,18 +293,17 @@ def test_the_report_stays_for_a_day() -> None:
     assert len(made.store.children(SHADOW_DELETIONS) or []) == 1
 
 
-def test_what_was_missing_before_is_distinguished_from_what_is_lost() -> None:
+def test_ledgers_missing_before_are_distinguished_from_lost_ones() -> None:
     made = setting()
     first, second, _ = made.brokers.listed(made.source) or ()
     made.store.remove(ledger_path(first))
     made.advance_to(ShadowDeletionStage.VERIFYING)
     made.store.remove(ledger_path(second))
     status = made.advance(made.sidecar())
-    assert status.source_check.missing == (first, second)
-    assert status.missing_before == (first,)
+    assert (status.missing_before, status.missing_ledgers) == ((first,), (second,))
 
 
-def test_a_ledger_that_the_source_trims_meanwhile_is_not_missing() -> None:
+def test_ledger_trimmed_by_the_source_is_not_missing() -> None:
     made = setting()
     made.advance_to(ShadowDeletionStage.VERIFYING)
     listed = made.brokers.listed(made.source) or ()
@@ -319,14 +315,13 @@ def test_a_ledger_that_the_source_trims_meanwhile_is_not_missing() -> None:
 
     made.store.before("read_many", trim)
     sidecar = dataclasses.replace(made.sidecar(), store=made.store)
-    assert made.advance(sidecar).source_check.missing == ()
+    assert made.advance(sidecar).missing_ledgers == ()
 
 
 def test_a_source_that_does_not_exist_is_reported() -> None:
     made = setting()
     made.store.remove(managed_ledger_path(made.source.managed_ledger_name))
-    status = made.delete()
-    assert status.source_check.missing_sources == (made.source,)
+    assert made.delete().missing_sources == (str(made.source),)
     assert made.store.peek(managed_ledger_path(made.shadow.managed_ledger_name)) is None
     assert made.brokers.destroyed == set()
 
@@ -338,7 +333,7 @@ def test_a_node_of_another_version_is_left_alone() -> None:
         made.advance(made.sidecar())
 
 
-def test_two_sidecars_at_once_do_no_harm() -> None:
+def test_two_concurrent_sidecars_do_no_harm() -> None:
     made = setting(listed=True)
     one, other = made.sidecar(), made.sidecar()
     for _ in range(10):

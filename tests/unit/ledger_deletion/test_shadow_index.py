@@ -4,16 +4,16 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.ledger_deletion.topic_deletion.driver import TopicDeleter
-from pulsar_sidecar.ledger_deletion.workflow.shadow_index import ShadowIndex
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE, Shadow
+from pulsar_sidecar.features.ledger_deletion.workflow.shadow_index import ShadowIndex
 from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import DataLossError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.ownership.paths import managed_ledger_path
+from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE, Shadow
 
 from tests.cluster.patience import until
 from tests.fakes.bookkeeper import managed_ledger_bytes
@@ -158,7 +158,7 @@ def test_everything_is_listed_with_what_cannot_be_read(indexed: Indexed) -> None
 
 def test_a_deletion_is_refused_for_a_shadow_in_another_namespace_that_no_broker_lists(indexed: Indexed) -> None:
     sidecar = Sidecar(indexed.fake_pulsar)
-    deleter = TopicDeleter("a", sidecar.store, sidecar.recorder, sidecar.admin, indexed.index, sidecar.steps)
+    deleter = replace(sidecar.deleter, shadows=indexed.index)
     indexed.shadow(SHADOW)
     with pytest.raises(DataLossError, match=f"source of the shadow {SHADOW}"):
         deleter.begin(OperationId("op-1"), indexed.source, partitioned=False, force=True, requested_by=None)
@@ -356,7 +356,7 @@ def test_watches_that_cannot_be_set_now_hold_up_no_deletion() -> None:
 # Failures --------------------------------------------------------------------------------------------------------
 
 
-def test_a_look_that_failed_is_no_absence_and_forgets_nothing(indexed: Indexed) -> None:
+def test_failed_read_is_not_absence_and_forgets_nothing(indexed: Indexed) -> None:
     assert indexed.found() == []
     indexed.store.fail_next("read_many", TemporaryError("ZooKeeper is away"))
     indexed.shadow(SHADOW)
@@ -380,10 +380,10 @@ def answer(indexed: Indexed) -> object:
 
 
 @pytest.mark.parametrize("method", ["children", "read_many"])
-def test_a_reading_of_all_topics_that_failed_is_no_absence(method: str) -> None:
+def test_failed_read_of_all_topics_is_not_absence(method: str) -> None:
     indexed = Indexed(is_watched=False)
     indexed.shadow(SHADOW)
-    indexed.store.fail_next(method, TemporaryError("ZooKeeper is away"))  # type: ignore[arg-type]
+    indexed.store.fail_next(method, TemporaryError("ZooKeeper is away"))
     with indexed.running():
         with pytest.raises(TemporaryError, match="not known now: ZooKeeper is away"):
             indexed.found()
@@ -406,7 +406,7 @@ def test_a_defect_is_an_error_for_those_who_wait() -> None:
             calling.result(SECONDS)
 
 
-def test_who_waits_when_the_sidecar_stops_gets_an_error() -> None:
+def test_waiting_callers_fail_when_the_sidecar_stops() -> None:
     indexed = Indexed()
     with ThreadPoolExecutor(2) as pool:
         calls = [pool.submit(indexed.found), pool.submit(indexed.index.all_shadows)]

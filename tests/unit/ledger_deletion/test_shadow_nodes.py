@@ -5,23 +5,23 @@ import json
 import cramjam
 import pytest
 from msgspec.structs import replace
-from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage, ShadowDeletionStatus, SourceCheck
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
+from pulsar_sidecar.features.ledger_deletion.results import ShadowDeletionStage, ShadowDeletionStatus
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     ShadowDeletion,
     decode_node,
     encode_node,
     shadow_deletion_path,
 )
-from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_deleter import (
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.shadow_deleter import (
     detached,
     detached_partitioned_topic,
     is_detached,
 )
-from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE, partitioned_topic_shadow_source
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.ownership.references import managed_ledger_references
+from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE, partitioned_topic_shadow_source
 
 from tests.fakes.bookkeeper import compressed, managed_ledger_bytes
 
@@ -148,7 +148,7 @@ def changed(**fields: object) -> bytes:
         changed(operationId=None),
     ],
 )
-def test_what_another_version_wrote_is_not_guessed_at(data: bytes) -> None:
+def test_node_of_another_version_is_undecodable(data: bytes) -> None:
     with pytest.raises(UndecodableError, match="pulsar-sidecar that began it"):
         decode_node(data, ShadowDeletion)
 
@@ -175,12 +175,14 @@ def test_an_operator_sees_what_the_node_holds() -> None:
     seen = DELETION.at(ShadowDeletionStage.DETACHING).status("brokers")
     assert seen == ShadowDeletionStatus(
         operation_id=OperationId("op-1"),
-        topic=TOPIC,
+        topic=str(TOPIC),
         source=str(SOURCE),
         stage=ShadowDeletionStage.DETACHING,
         requested_ms=1_700_000_000_000,
-        source_check=SourceCheck(7, (LedgerId(3), LedgerId(2**62)), (SOURCE.partition(1),)),
-        missing_before=(LedgerId(3),),
         waits_for="brokers",
+        source_ledgers=7,
+        missing_ledgers=(LedgerId(2**62),),
+        missing_before=(LedgerId(3),),
+        missing_sources=(str(SOURCE.partition(1)),),
     )
     assert (DELETION.status().waits_for, DELETION.status().stage) == (None, ShadowDeletionStage.REMOVING)

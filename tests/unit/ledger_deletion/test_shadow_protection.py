@@ -5,10 +5,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.ledger_deletion.service import OperationState
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS, Operation, decode_node, operation_path
-from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.features.ledger_deletion.results import OperationState
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
+    OPERATIONS,
+    Operation,
+    decode_node,
+    operation_path,
+)
 from pulsar_sidecar.model.errors import (
     DataLossError,
     OutcomeUnknownError,
@@ -17,6 +20,8 @@ from pulsar_sidecar.model.errors import (
 )
 from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.ownership.paths import ledger_path, managed_ledger_path
+from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
 
 from tests.fakes.bookkeeper import compressed, data_custom_metadata, managed_ledger_bytes
 from tests.fakes.pulsar import FakePulsar, TopicPlan
@@ -54,7 +59,6 @@ def compressed_node(fake_pulsar: FakePulsar, source: TopicName) -> tuple[TopicNa
     topic = fake_pulsar.shadow(SHADOW, source)
     path = managed_ledger_path(topic.managed_ledger_name)
     node = fake_pulsar.store.peek(path)
-    assert node is not None
     fake_pulsar.store.put(path, compressed("ZLIB", node.data, zlib.compress(node.data)))
     return topic, False
 
@@ -95,13 +99,15 @@ def test_a_shadow_is_refused(make: Callable[[FakePulsar, TopicName], tuple[Topic
     untouched(fake_pulsar, before)
 
 
-def test_a_topic_that_became_a_shadow_meanwhile_ends_refused_and_leaves_no_record() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(SHADOW)
-    sidecar = Sidecar(fake_pulsar)
-    sidecar.deleter.begin(OP, topic, partitioned=False, force=True, requested_by="me")
-    path = managed_ledger_path(topic.managed_ledger_name)
-    fake_pulsar.store.put(path, managed_ledger_bytes(fake_pulsar.listed(topic), properties={SHADOW_SOURCE: SOURCE}))
+@pytest.mark.parametrize("former", [False, True])
+def test_topic_turned_shadow_during_deletion_is_refused(fake_pulsar: FakePulsar, former: bool) -> None:
+    source, topic = fake_pulsar.topic(SOURCE), fake_pulsar.topic(SHADOW)
+    Sidecar(fake_pulsar).deleter.begin(OP, topic, partitioned=False, force=True, requested_by="me")
+    if former:
+        former_shadow(fake_pulsar, SHADOW, source)
+    else:
+        listed = managed_ledger_bytes(fake_pulsar.listed(topic), properties={SHADOW_SOURCE: SOURCE})
+        fake_pulsar.store.put(managed_ledger_path(topic.managed_ledger_name), listed)
     before = fake_pulsar.ledgers()
     resumed = restarted(fake_pulsar)
     fake_pulsar.clock.advance_ms(3_600_000)
@@ -109,8 +115,7 @@ def test_a_topic_that_became_a_shadow_meanwhile_ends_refused_and_leaves_no_recor
     untouched(fake_pulsar, before)
 
 
-def test_a_topic_that_becomes_a_shadow_right_before_the_broker_is_asked_is_refused() -> None:
-    fake_pulsar = FakePulsar()
+def test_a_topic_that_becomes_a_shadow_right_before_the_broker_is_asked_is_refused(fake_pulsar: FakePulsar) -> None:
     topic = fake_pulsar.topic(SHADOW)
     path = managed_ledger_path(topic.managed_ledger_name)
 
@@ -126,7 +131,7 @@ def test_a_topic_that_becomes_a_shadow_right_before_the_broker_is_asked_is_refus
     check(fake_pulsar)
 
 
-def test_no_record_is_made_from_a_list_that_became_a_shadows_while_it_was_read() -> None:
+def test_list_turned_shadow_during_the_read_is_not_recorded() -> None:
     fake_pulsar, source = with_source()
     topic = fake_pulsar.topic(SHADOW)
     path = managed_ledger_path(topic.managed_ledger_name)
@@ -147,8 +152,7 @@ def test_no_record_is_made_from_a_list_that_became_a_shadows_while_it_was_read()
 
 
 @pytest.mark.parametrize("data", [b"\xff\xff", b"\x47\x78\x00"])
-def test_a_node_that_cannot_be_read_is_refused_for_now(data: bytes) -> None:
-    fake_pulsar = FakePulsar()
+def test_a_node_that_cannot_be_read_is_refused_for_now(fake_pulsar: FakePulsar, data: bytes) -> None:
     topic = fake_pulsar.topic(SHADOW)
     fake_pulsar.store.put(managed_ledger_path(topic.managed_ledger_name), b"PULSAR.SHADOW_SOURCE" + data)
     with pytest.raises(UndecodableError, match=r"orders-shadow cannot be read, so it may be a shadow's"):
@@ -183,8 +187,7 @@ def test_a_former_shadow_is_refused(force: bool) -> None:
     untouched(fake_pulsar, before)
 
 
-def test_a_partitioned_topic_with_a_former_shadow_among_its_partitions_is_refused() -> None:
-    fake_pulsar = FakePulsar()
+def test_a_partitioned_topic_with_a_former_shadow_among_its_partitions_is_refused(fake_pulsar: FakePulsar) -> None:
     source = fake_pulsar.topic(SOURCE)
     topic = fake_pulsar.partitioned_topic(SHADOW, 2)
     former_shadow(fake_pulsar, str(topic.partition(1)), source)
@@ -194,8 +197,7 @@ def test_a_partitioned_topic_with_a_former_shadow_among_its_partitions_is_refuse
     untouched(fake_pulsar, before)
 
 
-def test_a_topic_that_becomes_a_former_shadow_while_it_is_loaded_is_not_asked_for() -> None:
-    fake_pulsar = FakePulsar()
+def test_a_topic_that_becomes_a_former_shadow_while_it_is_loaded_is_not_asked_for(fake_pulsar: FakePulsar) -> None:
     source, topic = fake_pulsar.topic(SOURCE), fake_pulsar.topic(SHADOW)
     fake_pulsar.admin.hooks.before("load_topics", lambda: former_shadow(fake_pulsar, SHADOW, source) and None)
     with pytest.raises(DataLossError):
@@ -204,21 +206,8 @@ def test_a_topic_that_becomes_a_former_shadow_while_it_is_loaded_is_not_asked_fo
     assert not {record.ledger_id for record in accepted_records(fake_pulsar)} & set(fake_pulsar.listed(source))
 
 
-def test_a_deletion_that_an_older_version_began_ends_refused() -> None:
-    fake_pulsar = FakePulsar()
-    source, topic = fake_pulsar.topic(SOURCE), fake_pulsar.topic(SHADOW)
-    Sidecar(fake_pulsar).deleter.begin(OP, topic, partitioned=False, force=True, requested_by="me")
-    former_shadow(fake_pulsar, SHADOW, source)
-    before = fake_pulsar.ledgers()
-    resumed = restarted(fake_pulsar)
-    fake_pulsar.clock.advance_ms(3_600_000)
-    assert resumed.drive() is OperationState.REFUSED
-    untouched(fake_pulsar, before)
-
-
 @pytest.mark.parametrize("data", [None, b"no metadata"])
-def test_a_ledger_that_names_no_owner_holds_up_no_deletion(data: bytes | None) -> None:
-    fake_pulsar = FakePulsar()
+def test_a_ledger_that_names_no_owner_holds_up_no_deletion(fake_pulsar: FakePulsar, data: bytes | None) -> None:
     topic = fake_pulsar.topic(SHADOW)
     silent = fake_pulsar.listed(topic)[0]
     fake_pulsar.remove_ledger(silent)
@@ -228,8 +217,7 @@ def test_a_ledger_that_names_no_owner_holds_up_no_deletion(data: bytes | None) -
 
 
 @pytest.mark.parametrize("name", ["persistent://a/cluster/b/orders", "persistent://a/b/or%2Fders ~é"])
-def test_names_of_either_version_are_their_own_ledgers_names(name: str) -> None:
-    fake_pulsar = FakePulsar()
+def test_names_of_either_version_are_their_own_ledgers_names(fake_pulsar: FakePulsar, name: str) -> None:
     topic = fake_pulsar.topic(name)
     assert Sidecar(fake_pulsar).delete_topic(topic) is OperationState.DONE
 
@@ -272,8 +260,7 @@ def test_a_source_that_a_shadow_maps_is_refused_unless_confirmed(
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_a_partitioned_source_is_refused_as_a_whole_and_in_parts(alone: bool) -> None:
-    fake_pulsar = FakePulsar()
+def test_a_partitioned_source_is_refused_as_a_whole_and_in_parts(fake_pulsar: FakePulsar, alone: bool) -> None:
     source = fake_pulsar.partitioned_topic(SOURCE, 2)
     fake_pulsar.partitioned_shadow(SHADOW, source, 2)
     before = fake_pulsar.ledgers()
@@ -282,8 +269,7 @@ def test_a_partitioned_source_is_refused_as_a_whole_and_in_parts(alone: bool) ->
     untouched(fake_pulsar, before)
 
 
-def test_a_shadow_that_maps_one_partition_is_enough() -> None:
-    fake_pulsar = FakePulsar()
+def test_a_shadow_that_maps_one_partition_is_enough(fake_pulsar: FakePulsar) -> None:
     source = fake_pulsar.partitioned_topic(SOURCE, 2)
     fake_pulsar.shadow(SHADOW, source.partition(1))
     with pytest.raises(DataLossError):
@@ -295,10 +281,8 @@ def test_the_confirmation_is_kept_for_the_sidecar_that_goes_on() -> None:
     fake_pulsar, source = with_source()
     fake_pulsar.shadow(SHADOW, source)
     fake_pulsar.admin.lose_answer_next(applied=False)
-    sidecar = Sidecar(fake_pulsar)
-    assert sidecar.delete_topic(source, confirmed=True) is OperationState.RUNNING
+    assert Sidecar(fake_pulsar).delete_topic(source, confirmed=True) is OperationState.RUNNING
     node = fake_pulsar.store.peek(operation_path(OP))
-    assert node is not None
     assert decode_node(node.data, Operation).source_data_loss_confirmed
     resumed = restarted(fake_pulsar)
     fake_pulsar.clock.advance_ms(60_000)
@@ -311,7 +295,6 @@ def test_an_operation_of_an_older_version_confirms_nothing() -> None:
     fake_pulsar.admin.lose_answer_next(applied=False)
     assert Sidecar(fake_pulsar).delete_topic(source, confirmed=True) is OperationState.RUNNING
     node = fake_pulsar.store.peek(operation_path(OP))
-    assert node is not None
     fake_pulsar.store.put(operation_path(OP), node.data.replace(b',"sourceDataLossConfirmed":true', b""))
     resumed = restarted(fake_pulsar)
     fake_pulsar.clock.advance_ms(60_000)
@@ -319,7 +302,7 @@ def test_an_operation_of_an_older_version_confirms_nothing() -> None:
     assert [deletion.topic for deletion in fake_pulsar.admin.deletions] == []
 
 
-def test_a_source_that_got_its_shadow_meanwhile_ends_refused() -> None:
+def test_source_that_gains_a_shadow_during_deletion_is_refused() -> None:
     fake_pulsar, source = with_source()
     fake_pulsar.admin.lose_answer_next(applied=False)
     assert Sidecar(fake_pulsar).delete_topic(source) is OperationState.RUNNING
@@ -341,7 +324,7 @@ def test_a_shadow_of_another_source_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("error", [TemporaryError("no broker"), OutcomeUnknownError("lost")])
-def test_a_look_that_failed_is_no_absence(error: Exception) -> None:
+def test_failed_shadow_lookup_prevents_deletion(error: Exception) -> None:
     fake_pulsar, source = with_source()
     before = fake_pulsar.ledgers()
     fake_pulsar.shadows.hooks.fail_next("shadows_of", error, times=-1)
@@ -352,7 +335,7 @@ def test_a_look_that_failed_is_no_absence(error: Exception) -> None:
     assert before <= fake_pulsar.ledgers()
 
 
-def test_a_neighbour_that_cannot_be_read_is_no_absence() -> None:
+def test_unreadable_neighbour_requires_confirmation() -> None:
     fake_pulsar, source = with_source()
     before = fake_pulsar.ledgers()
     fake_pulsar.store.put(managed_ledger_path(parse_topic_name(SHADOW).managed_ledger_name), b"\x47\x78\x00")

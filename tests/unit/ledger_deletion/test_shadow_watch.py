@@ -3,11 +3,11 @@
 import threading
 
 import pytest
-from pulsar_sidecar.ledger_deletion.workflow.shadow_watch import ShadowWatch
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
+from pulsar_sidecar.features.ledger_deletion.workflow.shadow_watch import ShadowWatch
 from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.ownership.paths import managed_ledger_path
 from structlog.testing import capture_logs
 
 from tests.fakes.clock import FakeClock
@@ -130,7 +130,7 @@ def test_a_look_that_failed_is_reported_and_soon_tried_again(watched: Watched) -
     assert SHADOW in warning
 
 
-def test_what_was_found_stays_while_later_looks_fail(watched: Watched) -> None:
+def test_findings_stay_while_later_searches_fail(watched: Watched) -> None:
     watched.fake_pulsar.shadow(SHADOW, watched.source)
     (found,) = watched.look()
     watched.fake_pulsar.shadows.hooks.fail_next("all_shadows", TemporaryError("ZooKeeper is away"))
@@ -150,7 +150,7 @@ def test_a_defect_does_not_leave_the_last_answer_in_place(watched: Watched) -> N
     assert NOT_READ in watched.watch.warnings()[0]
 
 
-def test_a_look_that_ends_because_the_sidecar_stops_is_no_failure(watched: Watched) -> None:
+def test_search_interrupted_by_shutdown_is_not_a_failure(watched: Watched) -> None:
     stop = threading.Event()
 
     def stopped() -> None:

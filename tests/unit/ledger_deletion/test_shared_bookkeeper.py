@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_deletion.record import (
+from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.features.ledger_deletion.record import (
     SIGNING_KEY,
     Mark,
     PendingDeleteLedgerInfo,
@@ -13,14 +13,14 @@ from pulsar_sidecar.ledger_deletion.record import (
     signed,
     signing_key,
 )
-from pulsar_sidecar.ledger_deletion.second_phase.retry import REASON
-from pulsar_sidecar.ledger_deletion.send import redrive
-from pulsar_sidecar.ledger_deletion.steps import Steps
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import REASON
+from pulsar_sidecar.features.ledger_deletion.send import redrive
+from pulsar_sidecar.features.ledger_deletion.steps import Steps
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState, LedgerType
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.fakes.bookkeeper import data_custom_metadata
 from tests.fakes.pulsar import INSTANCE_ID, FakePulsar, TopicPlan
@@ -54,7 +54,6 @@ def about(topic: TopicName, ledger_id: LedgerId) -> PendingDeleteLedgerInfo:
 def unreferenced(fake_pulsar: FakePulsar, topic: TopicName, ledger_id: LedgerId) -> PendingDeleteLedgerInfo:
     """A record as an audit's plan makes it."""
     node = fake_pulsar.store.read(ledger_path(ledger_id))
-    assert node is not None
     mark = Mark(unreferenced=True, instance_id=INSTANCE_ID, created_ms=node.created_ms)
     return about(topic, ledger_id).marked(mark)
 

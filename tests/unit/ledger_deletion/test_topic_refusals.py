@@ -1,12 +1,12 @@
 """What brokers refuse to do to a topic is refused before the first record, and before any partition is deleted."""
 
 import pytest
-from pulsar_sidecar.ledger_deletion.ports import ConnectedClients
-from pulsar_sidecar.ledger_deletion.service import OperationState
-from pulsar_sidecar.ledger_ownership.paths import partitioned_topic_path
+from pulsar_sidecar.features.ledger_deletion.ports import ConnectedClients
+from pulsar_sidecar.features.ledger_deletion.results import OperationState
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, RefusedBeforehandError, TemporaryError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.pulsar_versions import Line
+from pulsar_sidecar.ownership.paths import partitioned_topic_path
 
 from tests.fakes.brokers import TopicDeletion
 from tests.fakes.pulsar import FakePulsar
@@ -49,9 +49,8 @@ def refused(fake_pulsar: FakePulsar, topic: TopicName, *, partitioned: bool) -> 
     ],
 )
 def test_clients_are_in_the_way_in_brokers_words(
-    line: Line, clients: ConnectedClients, words: tuple[str, ...], *, partitioned: bool
+    fake_pulsar: FakePulsar, line: Line, clients: ConnectedClients, words: tuple[str, ...], *, partitioned: bool
 ) -> None:
-    fake_pulsar = FakePulsar()
     topic = fake_pulsar.partitioned_topic(NAME, 3) if partitioned else fake_pulsar.topic(NAME)
     fake_pulsar.admin.line = line
     fake_pulsar.admin.connected[topic.partition(1) if partitioned else topic] = clients
@@ -60,8 +59,7 @@ def test_clients_are_in_the_way_in_brokers_words(
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
-def test_so_is_replication(*, partitioned: bool) -> None:
-    fake_pulsar = FakePulsar()
+def test_so_is_replication(fake_pulsar: FakePulsar, *, partitioned: bool) -> None:
     topic = fake_pulsar.partitioned_topic(NAME, 2) if partitioned else fake_pulsar.topic(NAME)
     fake_pulsar.admin.connected[topic.partition(0) if partitioned else topic] = ConnectedClients(
         replicated_to=("east", "west")
@@ -73,16 +71,14 @@ def test_so_is_replication(*, partitioned: bool) -> None:
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
-def test_with_force_nobody_is_asked_who_is_connected(*, partitioned: bool) -> None:
-    fake_pulsar = FakePulsar()
+def test_with_force_nobody_is_asked_who_is_connected(fake_pulsar: FakePulsar, *, partitioned: bool) -> None:
     topic = fake_pulsar.partitioned_topic(NAME, 2) if partitioned else fake_pulsar.topic(NAME)
     fake_pulsar.admin.connected[topic.partition(0) if partitioned else topic] = PRODUCER
     assert Sidecar(fake_pulsar).delete_topic(topic, partitioned=partitioned, force=True) is OperationState.DONE
     assert "clients_of" not in fake_pulsar.admin.hooks.journal
 
 
-def test_a_client_that_comes_while_records_are_sent_keeps_all_partitions() -> None:
-    fake_pulsar = FakePulsar()
+def test_a_client_that_comes_while_records_are_sent_keeps_all_partitions(fake_pulsar: FakePulsar) -> None:
     topic = fake_pulsar.partitioned_topic(NAME, 3)
     before = fake_pulsar.ledgers()
     fake_pulsar.admin.hooks.before(
@@ -97,8 +93,7 @@ def test_a_client_that_comes_while_records_are_sent_keeps_all_partitions() -> No
     assert fake_pulsar.ledgers() == before
 
 
-def test_a_client_that_comes_between_attempts_ends_it_before_anything_more_is_deleted() -> None:
-    fake_pulsar = FakePulsar()
+def test_a_client_that_comes_between_attempts_ends_it_before_anything_more_is_deleted(fake_pulsar: FakePulsar) -> None:
     topic = fake_pulsar.partitioned_topic(NAME, 3)
     before = fake_pulsar.ledgers()
     fake_pulsar.admin.lose_answer_next(applied=False)
@@ -114,13 +109,12 @@ def test_a_client_that_comes_between_attempts_ends_it_before_anything_more_is_de
 
 @pytest.mark.parametrize("loaded", [False, True])
 @pytest.mark.parametrize("failure", [TemporaryError("500"), BrokerRefusedError(409, "cannot be loaded")])
-def test_only_what_is_loaded_nowhere_has_no_clients(failure: Exception, *, loaded: bool) -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_only_what_is_loaded_nowhere_has_no_clients(
+    fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar, failure: Exception, *, loaded: bool
+) -> None:
     if loaded:
         fake_pulsar.load(topic)
     fake_pulsar.admin.hooks.fail_next("clients_of", failure, times=2 if loaded else 1)
-    sidecar = Sidecar(fake_pulsar)
     if not loaded:
         assert sidecar.delete_topic(topic) is OperationState.DONE
         return
@@ -136,8 +130,7 @@ def test_only_what_is_loaded_nowhere_has_no_clients(failure: Exception, *, loade
 # --- what kind of topic it is ----------------------------------------------------------------------------------------
 
 
-def test_a_partitioned_topic_is_not_deleted_without_its_partitions() -> None:
-    fake_pulsar = FakePulsar()
+def test_a_partitioned_topic_is_not_deleted_without_its_partitions(fake_pulsar: FakePulsar) -> None:
     topic = fake_pulsar.partitioned_topic(NAME, 2)
     assert refused(fake_pulsar, topic, partitioned=False) == (
         409,
@@ -145,9 +138,7 @@ def test_a_partitioned_topic_is_not_deleted_without_its_partitions() -> None:
     )
 
 
-def test_a_topic_without_partitions_is_not_deleted_with_partitions() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_topic_without_partitions_is_not_deleted_with_partitions(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     fake_pulsar.topic(str(topic.partition(0)))
     assert refused(fake_pulsar, topic, partitioned=True) == (
         409,
@@ -155,8 +146,7 @@ def test_a_topic_without_partitions_is_not_deleted_with_partitions() -> None:
     )
 
 
-def test_a_partition_has_no_partitions() -> None:
-    fake_pulsar = FakePulsar()
+def test_a_partition_has_no_partitions(fake_pulsar: FakePulsar) -> None:
     topic = fake_pulsar.partitioned_topic(NAME, 2)
     assert refused(fake_pulsar, topic.partition(0), partitioned=True) == (
         412,
@@ -172,8 +162,7 @@ def make_again(fake_pulsar: FakePulsar, topic: TopicName, *indexes: int) -> None
         fake_pulsar.topic(str(topic.partition(index)))
 
 
-def test_partitions_that_clients_make_again_meanwhile_go_too() -> None:
-    fake_pulsar = FakePulsar()
+def test_partitions_recreated_during_deletion_are_deleted_too(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
     topic = fake_pulsar.partitioned_topic(NAME, 3)
 
     def delete(deletion: TopicDeletion) -> None:
@@ -182,7 +171,6 @@ def test_partitions_that_clients_make_again_meanwhile_go_too() -> None:
             make_again(fake_pulsar, topic, 0, 2)
 
     fake_pulsar.admin.on_delete = delete
-    sidecar = Sidecar(fake_pulsar)
     assert sidecar.delete_topic(topic, partitioned=True, force=True) is OperationState.DONE
     assert [each.topic for each in asked(fake_pulsar)] == [topic, topic.partition(0), topic.partition(2)]
     sidecar.work()
@@ -191,8 +179,7 @@ def test_partitions_that_clients_make_again_meanwhile_go_too() -> None:
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_clients_that_make_them_again_and_again_are_named_at_its_end(*, force: bool) -> None:
-    fake_pulsar = FakePulsar()
+def test_clients_that_make_them_again_and_again_are_named_at_its_end(fake_pulsar: FakePulsar, *, force: bool) -> None:
     topic = fake_pulsar.partitioned_topic(NAME, 2)
 
     def delete(deletion: TopicDeletion) -> None:
@@ -202,7 +189,7 @@ def test_clients_that_make_them_again_and_again_are_named_at_its_end(*, force: b
 
     fake_pulsar.admin.on_delete = delete
     sidecar = Sidecar(fake_pulsar)
-    held = sidecar.deleter.begin("op-1", topic, partitioned=True, force=force, requested_by="me")  # type: ignore[arg-type]
+    held = sidecar.deleter.begin("op-1", topic, partitioned=True, force=force, requested_by="me")
     tried = sidecar.deleter.attempt(held)
     assert tried.state is OperationState.DONE
     assert tried.left_behind is not None
@@ -214,8 +201,7 @@ def test_clients_that_make_them_again_and_again_are_named_at_its_end(*, force: b
     assert left <= fake_pulsar.ledgers()
 
 
-def test_a_topic_created_anew_meanwhile_keeps_its_partitions() -> None:
-    fake_pulsar = FakePulsar()
+def test_topic_recreated_during_deletion_keeps_its_partitions(fake_pulsar: FakePulsar) -> None:
     topic = fake_pulsar.partitioned_topic(NAME, 2)
 
     def delete(deletion: TopicDeletion) -> None:
@@ -223,8 +209,7 @@ def test_a_topic_created_anew_meanwhile_keeps_its_partitions() -> None:
         fake_pulsar.partitioned_topic(NAME, 2)
 
     fake_pulsar.admin.on_delete = delete
-    sidecar = Sidecar(fake_pulsar)
-    assert sidecar.delete_topic(topic, partitioned=True, force=True) is OperationState.DONE
+    assert Sidecar(fake_pulsar).delete_topic(topic, partitioned=True, force=True) is OperationState.DONE
     assert len(asked(fake_pulsar)) == 1
     assert all(fake_pulsar.listed(topic.partition(index)) for index in range(2))
 
@@ -261,7 +246,7 @@ def test_a_client_of_one_of_them_is_in_the_way() -> None:
 
 def test_a_topic_created_anew_takes_those_that_are_left_in() -> None:
     fake_pulsar, topic = left_over(0, 1)
-    held = Sidecar(fake_pulsar).deleter.begin("op-1", topic, partitioned=True, force=True, requested_by="me")  # type: ignore[arg-type]
+    held = Sidecar(fake_pulsar).deleter.begin("op-1", topic, partitioned=True, force=True, requested_by="me")
     fake_pulsar.store.put(partitioned_topic_path(topic), b'{"partitions":1,"deleted":false}')
     sidecar = restarted(fake_pulsar)
     fake_pulsar.clock.advance_ms(60_000)

@@ -1,4 +1,4 @@
-from pulsar_sidecar.ledger_deletion.workflow.trend import Trend, TrendPoint
+from pulsar_sidecar.features.ledger_deletion.workflow.trend import Trend, TrendPoint
 from pulsar_sidecar.model.errors import TemporaryError
 
 from tests.fakes.clock import FakeClock
@@ -41,7 +41,7 @@ def test_the_time_left_is_by_the_last_ten_minutes() -> None:
     assert work.trend.read().seconds_left == 0.0
 
 
-def test_nothing_is_said_of_what_does_not_become_fewer_or_was_not_read() -> None:
+def test_growing_or_unread_backlog_has_no_estimate() -> None:
     work = Work()
     for pending in (5, None, 6):
         work.minute(pending, 0.0)

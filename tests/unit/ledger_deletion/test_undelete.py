@@ -4,10 +4,10 @@ import base64
 import json
 
 import pytest
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_deletion.service import ProtectedLedger, UndeleteResult
-from pulsar_sidecar.ledger_deletion.steps import Steps
-from pulsar_sidecar.ledger_deletion.undelete import (
+from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.features.ledger_deletion.results import ProtectedLedger, UndeleteResult
+from pulsar_sidecar.features.ledger_deletion.steps import Steps
+from pulsar_sidecar.features.ledger_deletion.undelete import (
     PROTECTIONS,
     end_protection,
     protect,
@@ -15,11 +15,11 @@ from pulsar_sidecar.ledger_deletion.undelete import (
     protections,
     undelete,
 )
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
 
 from tests.fakes.bookkeeper import data_custom_metadata
 from tests.fakes.pulsar import FakePulsar
@@ -68,12 +68,10 @@ def test_a_deleted_ledger_comes_back_byte_for_byte(
     ledger_id, data = deleted(fake_pulsar, topic, state=state)
     until_ms = fake_pulsar.store.now_ms() + PROTECTION_MS
     assert restore(fake_pulsar, ledger_id) == UndeleteResult(ledger_id, readable=True, protected_until_ms=until_ms)
-    node = fake_pulsar.store.peek(ledger_path(ledger_id))
-    assert node is not None
-    assert node.data == data
+    assert fake_pulsar.store.peek(ledger_path(ledger_id)).data == data
 
 
-def test_what_came_back_is_another_ledger_to_its_old_record(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_restored_ledger_does_not_match_its_old_record(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     custom = data_custom_metadata(topic.managed_ledger_name)
     ledger_id = fake_pulsar.ledger(custom, age_ms=10**10)
     born_ms = fake_pulsar.clock.now_ms() - 10**10
@@ -114,28 +112,26 @@ def test_a_ledger_that_exists_is_left_alone(fake_pulsar: FakePulsar, topic: Topi
     assert fake_pulsar.store.peek(ledger_path(other)) == before
 
 
-def test_one_that_comes_back_in_this_moment_is_a_conflict(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_ledger_restored_concurrently_is_a_conflict(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     ledger_id, _ = deleted(fake_pulsar, topic)
     fake_pulsar.store.before("create", lambda: fake_pulsar.ledger({}, ledger_id=ledger_id) and None)
     with pytest.raises(ConflictError, match="moment"):
         restore(fake_pulsar, ledger_id)
 
 
-def test_what_a_quick_reading_lacks_is_found_all_the_same(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_ledger_missed_by_the_quick_read_is_restored(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     ledger_id, data = deleted(fake_pulsar, topic)
     fake_pulsar.topics.not_seen_quickly = 100
     restore(fake_pulsar, ledger_id)
-    node = fake_pulsar.store.peek(ledger_path(ledger_id))
-    assert node is not None
-    assert node.data == data
+    assert fake_pulsar.store.peek(ledger_path(ledger_id)).data == data
 
 
-def test_one_that_was_never_deleted_is_not_found(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_ledger_that_was_never_deleted_is_not_found(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     with pytest.raises(NotFoundError):
         restore(fake_pulsar, 99_999)
 
 
-def test_one_that_was_deleted_too_long_ago_is_not_found(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_ledger_that_was_deleted_too_long_ago_is_not_found(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     ledger_id, _ = deleted(fake_pulsar, topic)
     with pytest.raises(NotFoundError):
         restore(fake_pulsar, ledger_id, since_ms=fake_pulsar.clock.now_ms() + 1)
@@ -154,9 +150,7 @@ def test_a_lost_answer_is_passed_on_and_repeated_safely(fake_pulsar: FakePulsar,
         restore(fake_pulsar, ledger_id)
     with pytest.raises(ConflictError):
         restore(fake_pulsar, ledger_id)
-    node = fake_pulsar.store.peek(ledger_path(ledger_id))
-    assert node is not None
-    assert node.data == data
+    assert fake_pulsar.store.peek(ledger_path(ledger_id)).data == data
 
 
 def test_the_last_of_several_deletions_counts(fake_pulsar: FakePulsar, topic: TopicName) -> None:
@@ -165,7 +159,6 @@ def test_the_last_of_several_deletions_counts(fake_pulsar: FakePulsar, topic: To
     end_protection(fake_pulsar.store, ledger_id)
     send(fake_pulsar, about(topic, ledger_id))
     node = fake_pulsar.store.peek(ledger_path(ledger_id))
-    assert node is not None
     changed = node.data + b""
     fake_pulsar.store.put(ledger_path(ledger_id), changed, created_ms=0)
     Sidecar(fake_pulsar).process()
@@ -284,14 +277,14 @@ def test_a_ledger_brought_back_twice_is_protected_anew(fake_pulsar: FakePulsar, 
     assert again.protected_until_ms == fake_pulsar.store.now_ms() + PROTECTION_MS
 
 
-def test_nothing_is_protected_that_was_not_brought_back(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_ledger_that_was_not_restored_is_not_protected(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     with pytest.raises(NotFoundError):
         restore(fake_pulsar, 4711)
     assert protections(fake_pulsar.store) == []
 
 
 @pytest.mark.parametrize("name", ["²", "not-a-ledger", str(2**63)])
-def test_a_node_of_no_ledger_is_no_protection(fake_pulsar: FakePulsar, topic: TopicName, name: str) -> None:
+def test_invalid_protection_node_is_ignored(fake_pulsar: FakePulsar, topic: TopicName, name: str) -> None:
     ledger_id, _ = deleted(fake_pulsar, topic)
     restore(fake_pulsar, ledger_id)
     fake_pulsar.store.put(f"{PROTECTIONS}/{name}", b"")

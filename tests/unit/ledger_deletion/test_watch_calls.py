@@ -4,18 +4,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from pulsar_sidecar.ledger_deletion.service import Redirect, SidecarInstance
-from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
-from pulsar_sidecar.ledger_deletion.watch.service import LeakState, ListedLeaks, WatchMode, WatchState
-from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
-from pulsar_sidecar.ledger_deletion.workflow.watch_calls import WatchCalls
-from pulsar_sidecar.ledger_deletion.workflow.watch_configuration import WatchConfiguration
-from pulsar_sidecar.ledger_deletion.workflow.watching import LeakWatch
-from pulsar_sidecar.ledger_ownership.paths import ledger_path, replication_lock_path
+from pulsar_sidecar.features.ledger_deletion.results import Redirect, SidecarInstance
+from pulsar_sidecar.features.ledger_deletion.watch.results import (
+    LeakCause,
+    LeakState,
+    ListedLeaks,
+    WatchMode,
+    WatchState,
+)
+from pulsar_sidecar.features.ledger_deletion.workflow.serving import LedgerDeletion
+from pulsar_sidecar.features.ledger_deletion.workflow.watch_calls import WatchCalls
+from pulsar_sidecar.features.ledger_deletion.workflow.watch_configuration import WatchConfiguration
+from pulsar_sidecar.features.ledger_deletion.workflow.watching import LeakWatch
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import DisabledError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.paths import ledger_path, replication_lock_path
 
 from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.orphans import orphan
@@ -56,12 +61,14 @@ def led(fake_pulsar: FakePulsar, service: LedgerDeletion, seconds: float = 10) -
 
 def follow(fake_pulsar: FakePulsar, service: LedgerDeletion) -> None:
     """The watch goes on for as long as it lets a ledger rest that was kept, and more."""
-    watch_of(service)._follow(StopAfter(fake_pulsar.clock, fake_pulsar.clock.monotonic_seconds() + 300), hears=True)
+    watch_of(service)._follow(
+        StopAfter(fake_pulsar.clock, fake_pulsar.clock.monotonic_seconds() + 300), has_events=True
+    )
 
 
 def listed(watch: WatchCalls, **asked: object) -> ListedLeaks:
     every: dict[str, object] = {"state": None, "cause": None, "ended": False, "limit": 100}
-    found = watch.leaks(**every | asked)  # type: ignore[arg-type]
+    found = watch.leaks(**every | asked)
     assert isinstance(found, ListedLeaks)
     return found
 
@@ -83,17 +90,17 @@ def test_the_sidecar_that_watches_lists_and_explains(fake_pulsar: FakePulsar, to
     assert [(leak.ledger_id, leak.state, leak.cause) for leak in found.leaks] == [
         (each, LeakState.LEAKED, LeakCause.NEVER_LINKED) for each in (ledger_id, other)
     ]
-    assert (found.total, found.by_cause) == (2, {LeakCause.NEVER_LINKED: 2})
+    assert (found.total, found.by_cause) == (2, {"never-linked": 2})
     first = listed(watch, limit=1)
     assert ([leak.ledger_id for leak in first.leaks], first.total) == ([ledger_id], 2)
     for asked in ({"state": LeakState.KEPT}, {"cause": LeakCause.TRIM}, {"state": LeakState.DELETED}):
-        assert listed(watch, **asked) == ListedLeaks((), 0, {})
+        assert listed(watch, **asked) == ListedLeaks(0, {}, (), ())
     explained = watch.explain(ledger_id)
     assert not isinstance(explained, Redirect)
     assert (explained.exists, explained.named_by, explained.leak) == (True, (), found.leaks[0])
 
 
-def test_what_ended_is_listed_when_it_is_asked_for(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_ended_leaks_are_listed_on_request(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     ledger_id = orphan(fake_pulsar, topic)
     service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, watch=REPORT)
     led(fake_pulsar, service)
@@ -127,7 +134,7 @@ def test_a_sidecar_on_standby_redirects_to_the_one_that_watches(
     assert (status.state, status.leader, status.ledgers, status.leaks) == (WatchState.STANDBY, OTHER, None, None)
 
 
-def test_where_no_sidecar_watches_yet_one_asks_again(fake_pulsar: FakePulsar) -> None:
+def test_calls_without_a_watching_sidecar_raise_temporary_error(fake_pulsar: FakePulsar) -> None:
     service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, watch=REPORT)
     for ask in ASKED:
         with pytest.raises(TemporaryError, match="no sidecar watches yet"):
@@ -147,13 +154,13 @@ def test_before_the_first_whole_reading_nothing_is_listed(fake_pulsar: FakePulsa
     service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, watch=REPORT)
     watch = watch_of(service)
     watch._leadership.take()
-    watch._state, watch._detail = WatchState.STARTING, "the sidecar reads the metadata store whole"
+    watch._state, watch._detail = WatchState.STARTING, "the sidecar reads the whole metadata store"
     for ask in ASKED:
         with pytest.raises(TemporaryError, match="still reading"):
             ask(service.watch)
     status = service.watch.status()
     assert (status.detail, status.ledgers, status.appended) == (
-        "the sidecar reads the metadata store whole",
+        "the sidecar reads the whole metadata store",
         None,
         None,
     )
@@ -167,7 +174,7 @@ def test_before_the_first_whole_reading_nothing_is_listed(fake_pulsar: FakePulsa
         (False, REPORT, "topicTwoPhaseDeletionEnabled"),
     ],
 )
-def test_where_the_watch_is_off_only_the_leaks_are_missing(
+def test_disabled_watch_hides_only_the_leaks(
     fake_pulsar: FakePulsar, enabled: bool, configuration: WatchConfiguration | None, setting: str
 ) -> None:
     service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, enabled=enabled, watch=configuration)
@@ -194,9 +201,9 @@ def test_brake_and_holds_are_shared_by_all_sidecars(fake_pulsar: FakePulsar, top
     assert (leader.watch.status().braked, leader.watch.control().holds) == ("too many", (str(topic),))
     assert other.watch.resume().braked is None
     assert leader.watch.status().braked is None
-    assert other.watch.unhold(str(topic)).holds == ()
+    assert other.watch.release_hold(str(topic)).holds == ()
     with pytest.raises(NotFoundError, match="is not on the hold list"):
-        other.watch.unhold(str(topic))
+        other.watch.release_hold(str(topic))
 
 
 def test_a_scrape_asks_the_metadata_store_for_nothing(fake_pulsar: FakePulsar, topic: TopicName) -> None:
@@ -204,7 +211,6 @@ def test_a_scrape_asks_the_metadata_store_for_nothing(fake_pulsar: FakePulsar, t
     service = led(fake_pulsar, service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, watch=REPORT))
     fake_pulsar.store.fail_next("read", TemporaryError("asked"), times=1)
     readings = service._gauges().watch
-    assert readings is not None
     assert (readings.state, readings.leaks, readings.braked) == (WatchState.WATCHING, {LeakState.LEAKED: 1}, None)
     with pytest.raises(TemporaryError, match="asked"):
         service.watch.status()

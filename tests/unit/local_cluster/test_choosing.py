@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
-from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.errors import InvalidInputError
 
 from tests.cluster.choosing import (
@@ -28,18 +27,13 @@ def pretend_docker(directory: Path, script: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PATH", str(directory) + os.pathsep + os.environ["PATH"])
 
 
-def test_a_cluster_named_by_its_line_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CLUSTER_VARIABLE, COMPOSE_ADDRESSES.json_line())
-    with chosen_cluster(tmp_path) as cluster:
-        assert cluster.addresses == COMPOSE_ADDRESSES
-
-
-def test_a_cluster_named_by_a_file_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_named_by_its_line_or_by_a_file_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "cluster.json"
     path.write_text(COMPOSE_ADDRESSES.json_line() + "\n")
-    monkeypatch.setenv(CLUSTER_VARIABLE, str(path))
-    with chosen_cluster(tmp_path) as cluster:
-        assert cluster.addresses == COMPOSE_ADDRESSES
+    for named in (COMPOSE_ADDRESSES.json_line(), str(path)):
+        monkeypatch.setenv(CLUSTER_VARIABLE, named)
+        with chosen_cluster(tmp_path) as cluster:
+            assert cluster.addresses == COMPOSE_ADDRESSES
 
 
 @pytest.mark.parametrize("value", ["{}", "{not json"])
@@ -71,14 +65,8 @@ def test_containers_without_an_engine_are_a_reason_to_skip(tmp_path: Path, monke
 
 @pytest.mark.parametrize("breaking", ["kill", "stop", "cont", "restart"])
 def test_a_test_that_breaks_a_named_cluster_is_skipped_with_a_reason(breaking: str) -> None:
-    addresses: ClusterAddresses = COMPOSE_ADDRESSES
     with pytest.raises(pytest.skip.Exception, match=f"broker-1.*{CLUSTER_VARIABLE}.*unset"):
-        getattr(ExternalClusterUnderTest(addresses), breaking)("broker-1")
-
-
-def test_no_docker_is_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert not docker_engine_answers()
+        getattr(ExternalClusterUnderTest(COMPOSE_ADDRESSES), breaking)("broker-1")
 
 
 @pytest.mark.parametrize(

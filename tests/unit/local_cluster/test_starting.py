@@ -3,7 +3,7 @@
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,8 @@ from pulsar_sidecar.local_cluster.processes import LOOPBACK, end, free_ports, is
 from pulsar_sidecar.local_cluster.spec import MemberFailedError, Role
 from pulsar_sidecar.local_cluster.state import ClusterState, Member, write_state
 from pulsar_sidecar.model.clocks import SystemClock
+
+from tests.cluster.patience import until
 
 LISTEN = """
 import socket, sys, time
@@ -94,7 +96,7 @@ def test_a_member_waits_for_its_port_and_is_not_taken_for_who_answers_there(setu
     member = setup.member("zookeeper", port)
     with ThreadPoolExecutor(1) as pool:
         start = pool.submit(setup.start, member)
-        assert _becomes_true(lambda: "port taken" in "".join(setup.progress))
+        until(lambda: "port taken" in "".join(setup.progress), "the member waits for its port")
         assert is_ready(member), "the probe alone is fooled"
         start.result()
     assert setup.progress[-1] == "zookeeper is ready"
@@ -212,7 +214,7 @@ def test_a_member_that_ended_is_not_ready_whichever_process_answers_for_it(setup
         setup.start(setup.member("zookeeper", port, ANSWERED_FOR))
 
 
-def test_no_thread_waits_for_the_others_when_one_failed(setup: Setup) -> None:
+def test_failed_member_ends_the_wait_for_others(setup: Setup) -> None:
     (port,) = free_ports(1)
     silent = setup.member("zookeeper", port, "import time; time.sleep(60)")
     broken = setup.member("zookeeper-2", port, "raise SystemExit(3)")
@@ -234,16 +236,8 @@ def test_free_ports_are_free_and_different(taken_port: int) -> None:
     assert not is_free(taken_port)
 
 
-def test_those_who_share_the_cache_never_get_the_same_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_callers_get_distinct_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PULSAR_SIDECAR_CACHE", str(tmp_path))
     with ThreadPoolExecutor(8) as pool:
         handed_out = [port for ports in pool.map(free_ports, [5] * 8) for port in ports]
     assert len(set(handed_out)) == 40
-
-
-def _becomes_true(condition: Callable[[], bool]) -> bool:
-    clock = SystemClock()
-    deadline = clock.monotonic_seconds() + 20
-    while not condition() and clock.monotonic_seconds() < deadline:
-        clock.wait_seconds(0.02)
-    return condition()

@@ -46,7 +46,7 @@ def sleeper(tmp_path: Path) -> Iterator[ProcessIdentity]:
 STATE = ClusterState("4.0.8", "local", MEMBERS)
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_state_round_trip(tmp_path: Path) -> None:
     state = changed(STATE, metadata_setup=ProcessIdentity(13, "5"))
     write_state(tmp_path, state)
     assert read_state(tmp_path) == state
@@ -73,14 +73,14 @@ def test_members_stand_in_the_order_of_roles_and_numbers(tmp_path: Path) -> None
     assert [member.name for member in state.members] == ["bookie-1", "broker-2", "broker-10"]
 
 
-def test_no_file_means_no_cluster(tmp_path: Path) -> None:
+def test_missing_file_means_no_cluster(tmp_path: Path) -> None:
     assert not has_state(tmp_path)
     with pytest.raises(ClusterNotFoundError, match="up"):
         read_state(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 1, "version": "4"}'])
-def test_a_file_that_is_not_ours_is_no_empty_cluster(tmp_path: Path, text: str) -> None:
+def test_foreign_state_file_is_refused_and_kept(tmp_path: Path, text: str) -> None:
     (tmp_path / "cluster.json").write_text(text)
     with pytest.raises(UndecodableError):
         read_state(tmp_path)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from pulsar_sidecar.adapters.local_files.publishing_files import CheckpointFile, checkpoint_path, source_file
-from pulsar_sidecar.deduplication.publishing.checkpoint import Checkpoint, Mark, StoredPoint
-from pulsar_sidecar.deduplication.publishing.records import RecordFormat
-from pulsar_sidecar.deduplication.publishing.routing import HashingScheme
+from pulsar_sidecar.features.publishing.checkpoint import Checkpoint, Mark, StoredPoint
+from pulsar_sidecar.features.publishing.records import RecordFormat
+from pulsar_sidecar.features.publishing.routing import HashingScheme
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
 CHECKPOINT = Checkpoint(
@@ -49,7 +49,7 @@ def test_the_error_for_a_damaged_checkpoint_names_the_remedy(tmp_path: Path, con
         CheckpointFile(tmp_path / "c").read()
 
 
-def test_where_no_checkpoint_can_be_written_or_read(tmp_path: Path) -> None:
+def test_unusable_checkpoint_path_raises_temporary_error(tmp_path: Path) -> None:
     with pytest.raises(TemporaryError, match="cannot be written"):
         CheckpointFile(tmp_path / "nowhere" / "c").write(CHECKPOINT)
     with pytest.raises(TemporaryError, match="cannot be read"):
@@ -70,7 +70,7 @@ def test_a_source_is_a_regular_file_of_the_size_it_has_now(tmp_path: Path) -> No
         assert (source.size, source.file.read(4)) == (4, b"a\nb\n")
 
 
-def test_what_cannot_be_a_source(tmp_path: Path) -> None:
+def test_invalid_sources_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")  # without a writer, for which nothing waits
     for name, reason in (("nowhere", "No such file"), (".", "not a regular file"), ("pipe", "not a regular file")):
         with pytest.raises(InvalidInputError, match=reason), source_file(tmp_path / name):

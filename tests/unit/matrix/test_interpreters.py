@@ -14,7 +14,7 @@ def program(path: Path, script: str) -> Path:
     return path
 
 
-def test_one_on_the_path_comes_first(tmp_path: Path) -> None:
+def test_interpreter_on_the_path_comes_first(tmp_path: Path) -> None:
     first = program(tmp_path / "bin" / "python3.12", "echo 3.12.9")
     program(tmp_path / ".pyenv" / "versions" / "3.12.1" / "bin" / "python3.12", "echo 3.12.1")
     variables = {"PATH": f"{tmp_path / 'none'}:{first.parent}", "HOME": str(tmp_path)}
@@ -25,14 +25,14 @@ def test_one_on_the_path_comes_first(tmp_path: Path) -> None:
     "place", [".pyenv/versions/3.13.0/bin/python3.13", ".local/share/uv/python/cpython-3.13.0-linux/bin/python3.13"]
 )
 @pytest.mark.parametrize("asked", ["3.13", "3.13.0"])
-def test_one_that_does_not_run_is_passed_over(tmp_path: Path, place: str, asked: str) -> None:
+def test_interpreter_that_does_not_run_is_skipped(tmp_path: Path, place: str, asked: str) -> None:
     shim = program(tmp_path / "shims" / "python3.13", "echo 'pyenv: python3.13: command not found' >&2; exit 127")
     working = program(tmp_path / place, "echo 3.13.0")
     variables = {"PATH": str(shim.parent), "HOME": str(tmp_path)}
     assert find(asked, variables) == Interpreter(working, "3.13.0")
 
 
-def test_another_version_than_was_asked_for_is_none(tmp_path: Path) -> None:
+def test_other_python_versions_are_not_found(tmp_path: Path) -> None:
     program(tmp_path / "python3.12", "echo 3.12.1")
     variables = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
     assert (find("3.12.2", variables), find("3.1", variables), find("3.11", variables)) == (None, None, None)

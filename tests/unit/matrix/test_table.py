@@ -24,7 +24,7 @@ def test_rows_are_ordered_by_version_and_replaced_by_newer_ones() -> None:
     assert (second.startswith(f"before\n\n{OTHER}\n\n"), second.endswith("\n\nafter\n")) == (True, True)
 
 
-def test_one_version_has_a_row_for_each_thing_that_differs() -> None:
+def test_one_version_has_a_row_per_variant() -> None:
     rows = [Row("3.12.1, newest", 3, 0, 0, 4), Row("3.12.1, locked", 2, 0, 0, 4), Row("3.11.7, newest", 1, 0, 0, 4)]
     assert TABLE.rows_of(TABLE.with_rows(EMPTY, rows)) == [rows[2], rows[1], rows[0]]
 

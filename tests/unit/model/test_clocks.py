@@ -23,21 +23,21 @@ def test_a_signal_ends_a_wait() -> None:
     assert SystemClock().wait_seconds(60, stop) is True
 
 
-def test_what_was_not_done_during_a_stall_is_not_made_up_for_in_a_burst() -> None:
+def test_pace_does_not_catch_up_after_a_long_stall() -> None:
     clock = FakeClock()
     pace = Pace(clock, 100)
-    pace.after(10)
+    pace.wait_after(10)
     clock.advance_ms(60_000)
     resumed_at = clock.monotonic_seconds()
     for _ in range(50):
-        pace.after(10)
+        pace.wait_after(10)
     assert clock.monotonic_seconds() - resumed_at == pytest.approx(4, abs=0.1), "one second's worth, not 60"
 
 
-def test_what_comes_late_by_less_than_a_second_is_made_up_for() -> None:
+def test_pace_catches_up_after_a_short_delay() -> None:
     clock = FakeClock()
     pace = Pace(clock, 100)
     for number in range(100):
         clock.advance_ms(500 if number == 0 else 0)
-        pace.after(10)
+        pace.wait_after(10)
     assert clock.monotonic_seconds() == pytest.approx(10.5, abs=0.1)

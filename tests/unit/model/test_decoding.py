@@ -12,7 +12,7 @@ import pulsar_sidecar
 
 THREADS_THAT_DECODE_AT_ONCE = """
 import sys, threading
-from pulsar_sidecar.adapters.pulsar.rest.topic_stats import parse_internal_stats
+from pulsar_sidecar.adapters.pulsar_rest.topic_stats import parse_internal_stats
 from pulsar_sidecar.model.names import parse_topic_name
 
 document = {"ledgers": [{"ledgerId": 1}], "cursors": {"sub": {"markDeletePosition": "1:2"}}}

@@ -10,5 +10,5 @@ def test_digits_are_an_id(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-1", "+1", " 1", "1_0", "²", "٣", "x", str(MAX_LEDGER_ID + 1), "9" * 5000])
-def test_anything_else_is_none(text: str) -> None:
+def test_other_text_is_not_a_ledger_id(text: str) -> None:
     assert parse_ledger_id(text) is None

@@ -143,7 +143,7 @@ def test_accepts_pulsars_spellings(text: str, uri: str) -> None:
         "persistent://t/n/" + "x" * MAX_NAME_BYTES,
     ],
 )
-def test_refuses_what_is_no_topic(text: str) -> None:
+def test_invalid_topic_name_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError):
         parse_topic_name(text)
 
@@ -166,7 +166,7 @@ def test_refuses_what_is_no_topic(text: str) -> None:
         "a/b/c/d/persistent/x",
     ],
 )
-def test_a_managed_ledger_that_is_no_topics(name: str) -> None:
+def test_other_managed_ledger_names_have_no_topic(name: str) -> None:
     assert topic_of_managed_ledger(name) is None
 
 

@@ -60,7 +60,7 @@ def test_ranges_of_one_ledger_are_the_same_made_quickly(
     chosen = sorted(found) if ascending else found
     firsts, lasts = [first for first, _ in chosen], [first + more for first, more in chosen]
     ranges = [EntryRange(LedgerId(5), EntryId(a), EntryId(b)) for a, b in zip(firsts, lasts, strict=True)]
-    quick = PositionRanges.of_one_ledger(mark_delete, LedgerId(5), firsts, lasts)
+    quick = PositionRanges.from_single_ledger(mark_delete, LedgerId(5), firsts, lasts)
     assert quick == PositionRanges(mark_delete, ranges)
     assert quick.range_count == len(list(quick))
 
@@ -77,7 +77,7 @@ def test_without_is_the_difference(
 
 
 @given(mark_deletes, contents, mark_deletes, contents)
-def test_what_holds_all_of_another_set_is_shown_unless_the_mark_moved_back(
+def test_holds_all_of_agrees_with_set_inclusion(
     mark_delete: Position, members: set[Position], other_mark_delete: Position, other_members: set[Position]
 ) -> None:
     ranges, other = ranges_of(mark_delete, members), ranges_of(other_mark_delete, other_members)
@@ -94,7 +94,7 @@ def test_counting_between_is_counting_members(
     inside = [entry for entry in range(first, last + 1) if at(ledger_id, entry) in ranges]
     assert ranges.acknowledged_between(ledger_id, first, last) == len(inside)
     touching = [r for r in ranges if r.ledger_id == ledger_id and r.first <= last + 1 and r.last >= first - 1]
-    assert ranges.touching(ledger_id, first, last) == len(touching)
+    assert ranges.count_touching(ledger_id, first, last) == len(touching)
 
 
 @given(mark_deletes, contents)

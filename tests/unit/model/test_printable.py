@@ -9,7 +9,7 @@ from pulsar_sidecar.model.printable import command_line, printable, quoted
 BASH = shutil.which("bash")
 
 
-def test_what_is_not_printable_is_escaped() -> None:
+def test_unprintable_characters_are_escaped() -> None:
     assert printable("a\u202eb\x1b[2J\x9b\U000e0001\n") == "a\\u202eb\\x1b[2J\\u009b\\U000e0001\n"
     assert printable("Aufträge 注文 'x'") == "Aufträge 注文 'x'"
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from tests.cluster.choosing import PROJECT
 
-LOGGERS = {"log", "_log", "_audit"}
+LOGGERS = {"log", "_log", "_admin"}
 LEVELS = {"debug", "info", "warning", "error", "exception"}
 SHARED = {"timestamp", "level", "logger", "event", "request_id", "trace_id", "span_id", "exception"}
 """What the set-up in `observability.logging` adds."""
 IN_MAPPINGS = {
     *("method", "path", "status", "role"),  # api.gate._log_request
     *("decision", "reason", "ledgers"),  # DecidedAlike.facts
-    *("topic", "position", "subscription"),  # delayed_delivery.workflow
+    *("topic", "position", "subscription"),  # delayed_messages.workflow
     "offload_attempt",  # leak_handling._attempt_of
 }
 """Fields that a call unpacks from a mapping."""

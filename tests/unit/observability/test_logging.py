@@ -90,7 +90,7 @@ def test_a_credential_in_a_traceback_is_hidden(stream: io.StringIO) -> None:
     assert JWT not in stream.getvalue()
 
 
-def test_what_is_no_credential_stays(stream: io.StringIO) -> None:
+def test_text_without_credentials_is_unchanged(stream: io.StringIO) -> None:
     structlog.get_logger().info("the record is malformed", reason="ledgerId: must be an integer", tries=3, left=None)
     written = line(stream)
     assert written["reason"] == "ledgerId: must be an integer"
@@ -98,7 +98,7 @@ def test_what_is_no_credential_stays(stream: io.StringIO) -> None:
     assert written["left"] is None
 
 
-def test_text_for_a_person_is_no_json() -> None:
+def test_text_format_applies_level_and_redaction() -> None:
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
     try:
@@ -117,7 +117,7 @@ def test_text_for_a_person_is_no_json() -> None:
 
 
 @given(st.from_regex(r"[A-Za-z0-9_-]{8,40}", fullmatch=True), st.text(max_size=30))
-def test_no_token_survives_beside_any_text(secret: str, around: str) -> None:
+def test_token_is_redacted_next_to_any_text(secret: str, around: str) -> None:
     for template in ("{around} token:{secret}", "Bearer {secret} {around}", '{around} "password": "{secret}"'):
         shown = redacted_text(template.format(around=around, secret=secret))
         assert shown.count(secret) <= around.count(secret) + "Bearer token password redacted base64".count(secret)
@@ -131,7 +131,7 @@ LONG = 100_000
     ["token", "token-", "token ", "token=", "token:", "token\" ", "passwd", "eyJaaaa-", "eyJaaaa.", "eyJ-", "bearer",
      "bearer ", "data:", "data:;base64", "://", "://a:", "://a:b@", "a:b", " ", "a", "-", "secret_", "token[redacted]"],
 )  # fmt: skip
-def test_long_text_of_a_stranger_is_searched_at_once(piece: str) -> None:
+def test_long_text_is_redacted_in_linear_time(piece: str) -> None:
     clock = SystemClock()
     begin = clock.monotonic_seconds()
     redacted_text((piece * LONG)[:LONG])
@@ -140,7 +140,7 @@ def test_long_text_of_a_stranger_is_searched_at_once(piece: str) -> None:
 
 
 @given(st.lists(st.sampled_from(["token", "eyJ", "-", ".", ":", "=", " ", "@", "//", "bearer", "a", '"'])))
-def test_what_is_hidden_stays_hidden_behind_any_text(pieces: list[str]) -> None:
+def test_secret_stays_redacted_after_any_prefix(pieces: list[str]) -> None:
     text = "".join(pieces)
     assert "s3cr3t" not in redacted_text(f"{text} token=s3cr3t")
     assert "s3cr3t" not in redacted_text(f"{text} Bearer s3cr3t")
@@ -148,7 +148,7 @@ def test_what_is_hidden_stays_hidden_behind_any_text(pieces: list[str]) -> None:
     assert "s3cr3t" not in redacted_text(f"{text} eyJhbGci.s3cr3t.s3cr3t")
 
 
-def test_no_field_of_a_line_grows_with_what_a_stranger_sent(stream: io.StringIO) -> None:
+def test_long_values_are_truncated_in_every_field(stream: io.StringIO) -> None:
     topic = "persistent://public/default/" + "t" * LONG + "-end"
     structlog.get_logger("room").info(
         topic, topic=topic, headers={topic: topic}, ledgers=list(range(LONG)), value=[topic]

@@ -1,18 +1,16 @@
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from pulsar_sidecar.ack_state.limits import PauseSettings, TopicPolicy
-from pulsar_sidecar.ack_state.metrics import AckStateMetrics
-from pulsar_sidecar.delayed_delivery.metrics import CancellationMetrics
-from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics, GaugeReadings
-from pulsar_sidecar.ledger_deletion.second_phase.limits import LimitReadings
-from pulsar_sidecar.ledger_deletion.service import InflightEstimate
+from pulsar_sidecar.features.acknowledgements.metrics import AckStateMetrics
+from pulsar_sidecar.features.delayed_messages.metrics import CancellationMetrics
+from pulsar_sidecar.features.ledger_deletion.metrics import DeletionMetrics, GaugeReadings
+from pulsar_sidecar.features.ledger_deletion.results import InflightEstimate, LimitReadings
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.observability.metrics import process_registry
 
-from tests.fakes.ack_states import state_of
+from tests.fakes.acknowledging_broker import state_of
 from tests.fakes.leaks import standby, watching
 
 PIP_186 = {
@@ -140,35 +138,40 @@ def test_gauges_are_read_at_the_scrape_and_unknown_ones_are_absent(
             running_namespace_deletions=1,
         ),
     ]
-    metrics.bind(lambda: readings[0])
-    assert value(registry, "pulsar_ledger_deletion_inflight") == 7
-    assert value(registry, "pulsar_ledger_deletion_paused") == 0
-    assert value(registry, "pulsar_ledger_deletion_oldest_pending_age_seconds") is None
-    assert value(registry, "pulsar_ledger_deletion_rate_limit_per_second") is None
-    assert value(registry, "pulsar_ledger_deletion_in_flight_limit") is None
-
-    assert value(registry, "pulsar_ledger_deletion_waiting_bytes") == 0
-
-    del readings[0]
-    assert value(registry, "pulsar_ledger_deletion_inflight") == 8
-    assert value(registry, "pulsar_ledger_deletion_oldest_pending_age_seconds") == 1.5
-    assert value(registry, "pulsar_ledger_deletion_waiting_bytes") == 99
-    assert value(registry, "pulsar_ledger_deletion_paused") == 1
-    assert value(registry, "pulsar_ledger_deletion_rate_limit_per_second") == 20
-    assert value(registry, "pulsar_ledger_deletion_topic_deletions_running") == 0
-    assert value(registry, "pulsar_ledger_deletion_topic_deletions_oldest_age_seconds") is None
-    assert value(registry, "pulsar_ledger_deletion_dead_letters") == 6
-    assert value(registry, "pulsar_ledger_deletion_in_flight_limit") == 25
-    assert value(registry, "pulsar_ledger_deletion_metadata_store_idle_p99_seconds") == 0.0015
-    assert value(registry, "pulsar_ledger_deletion_metadata_store_working_p99_seconds") is None
-
-    del readings[0]
-    for name in ("inflight", "oldest_pending_age_seconds", "waiting_bytes", "dead_letters"):
-        assert value(registry, f"pulsar_ledger_deletion_{name}") is None
-    assert value(registry, "pulsar_ledger_deletion_topic_deletions_running") == 3
-    assert value(registry, "pulsar_ledger_deletion_namespace_deletions_running") == 1
-    assert value(registry, "pulsar_ledger_deletion_topic_deletions_stuck") == 2
-    assert value(registry, "pulsar_ledger_deletion_topic_deletions_oldest_age_seconds") == 90
+    metrics.bind(lambda: readings.pop(0))
+    for shown in (
+        {
+            "inflight": 7,
+            "paused": 0,
+            "oldest_pending_age_seconds": None,
+            "rate_limit_per_second": None,
+            "in_flight_limit": None,
+            "waiting_bytes": 0,
+        },
+        {
+            "inflight": 8,
+            "oldest_pending_age_seconds": 1.5,
+            "waiting_bytes": 99,
+            "paused": 1,
+            "rate_limit_per_second": 20,
+            "topic_deletions_running": 0,
+            "topic_deletions_oldest_age_seconds": None,
+            "dead_letters": 6,
+            "in_flight_limit": 25,
+            "metadata_store_idle_p99_seconds": 0.0015,
+            "metadata_store_working_p99_seconds": None,
+        },
+        {
+            **dict.fromkeys(("inflight", "oldest_pending_age_seconds", "waiting_bytes", "dead_letters")),
+            "topic_deletions_running": 3,
+            "namespace_deletions_running": 1,
+            "topic_deletions_stuck": 2,
+            "topic_deletions_oldest_age_seconds": 90,
+        },
+    ):
+        scraped = samples(registry)
+        east = frozenset({"cluster": "east"}.items())
+        assert {name: scraped.get((f"pulsar_ledger_deletion_{name}", east)) for name in shown} == shown
 
 
 def test_the_watch_is_reported_by_the_sidecar_that_watches(
@@ -210,10 +213,9 @@ def test_a_scrape_survives_a_source_that_cannot_answer(metrics: DeletionMetrics,
 
 def test_subscriptions_that_are_watched_have_their_gauges_and_what_is_unknown_has_none() -> None:
     registry = CollectorRegistry()
-    untold = PauseSettings(TopicPolicy.FALSE_OR_UNSET, None, True)
     states = [
-        state_of(parse_topic_name("persistent://t/n/a"), "s", 30, limit=20),
-        state_of(parse_topic_name("persistent://t/n/b"), "s", 30, limit=20, policies=untold),
+        state_of(parse_topic_name("persistent://t/n/a")),
+        state_of(parse_topic_name("persistent://t/n/b"), is_told=False),
     ]
     registry.register(AckStateMetrics("east", lambda: states))
     first = {"topic": "persistent://t/n/a", "subscription": "s"}

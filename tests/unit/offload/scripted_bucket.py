@@ -1,11 +1,11 @@
 """A bucket behind HTTP that answers as a test wants, for what no well-behaved server does."""
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
+
+from tests.fakes.http_servers import Answer, Arrived, http_server
 
 EMPTY_LISTING = (
     b'<?xml version="1.0"?><ListBucketResult><Name>copies</Name><Prefix></Prefix><KeyCount>0</KeyCount>'
@@ -22,22 +22,13 @@ class Request:
     headers: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What goes back."""
-
-    status: int
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
-
-
 ABSENT = Answer(404)
 
 
 def present(prefix: str, **user_metadata: str) -> Answer:
     """A HEAD's answer, with user metadata under the provider's own header prefix."""
     named = {f"{prefix}{name}": value for name, value in user_metadata.items()}
-    return Answer(200, {"Last-Modified": "Fri, 20 Nov 2026 11:35:40 GMT", "ETag": '"x"', **named})
+    return Answer(200, headers={"Last-Modified": "Fri, 20 Nov 2026 11:35:40 GMT", "ETag": '"x"', **named})
 
 
 class ScriptedBucket:
@@ -62,30 +53,13 @@ class ScriptedBucket:
 def scripted_bucket() -> Iterator[ScriptedBucket]:
     """A bucket that listens on the loopback address until the block ends."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def _respond(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            request = Request(self.command, unquote(urlsplit(self.path).path), dict(self.headers.items()))
-            bucket.requests.append(request)
-            answer = bucket.answer(request)
-            self.send_response(answer.status)
-            for name, value in answer.headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(answer.body)))
-            self.end_headers()
-            self.wfile.write(answer.body)
+    bucket = ScriptedBucket("")
 
-        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _respond  # noqa: N815 - the names the server looks for
+    def answer(arrived: Arrived) -> Answer:
+        request = Request(arrived.method, unquote(urlsplit(arrived.target).path), arrived.headers)
+        bucket.requests.append(request)
+        return bucket.answer(request)
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Keep quiet."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        bucket = ScriptedBucket(f"http://127.0.0.1:{server.server_port}")
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield bucket
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_server(answer) as server:
+        bucket.url = server.url
+        yield bucket

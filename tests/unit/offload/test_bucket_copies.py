@@ -1,6 +1,5 @@
 """What no absence, no success and no leak may be concluded from: buckets that lie, refuse, break or are missing."""
 
-import struct
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -9,16 +8,17 @@ import obstore.exceptions
 import pytest
 from pulsar_sidecar.adapters.offload.object_stores import AccessKey, OffloadCredentials
 from pulsar_sidecar.adapters.offload.offloaded_ledgers import CLIENT_ERRORS, ObjectStoreOffloadedLedgers
-from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
+from pulsar_sidecar.features.ledger_deletion.ports import OffloadDeletion
 from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import OffloadContext
 from pulsar_sidecar.model.names import ManagedLedgerName
 
+from tests.fakes import offloaded_objects
+from tests.fakes.http_servers import Answer
 from tests.unit.offload.scripted_bucket import (
     ABSENT,
     EMPTY_LISTING,
-    Answer,
     Request,
     ScriptedBucket,
     present,
@@ -35,8 +35,19 @@ OURS = {
     "managedledgername": ORDERS,
     "pulsarclustername": "local",
 }
-LISTED = Answer(200, {"Content-Type": "application/xml"}, EMPTY_LISTING)
+LISTED = Answer(200, EMPTY_LISTING, {"Content-Type": "application/xml"})
 DONE = Answer(204)
+
+
+def listing_of(*paths: str) -> Answer:
+    contents = "".join(
+        f"<Contents><Key>{path.removeprefix('/copies/')}</Key><LastModified>2026-11-20T11:35:40.000Z</LastModified>"
+        '<ETag>"x"</ETag><Size>1</Size></Contents>'
+        for path in paths
+    )
+    return replace(
+        LISTED, body=EMPTY_LISTING.replace(b"</ListBucketResult>", f"{contents}</ListBucketResult>".encode())
+    )
 
 
 @pytest.fixture
@@ -77,7 +88,7 @@ def objects(answer_to_delete: Answer, *, forget: bool) -> Callable[[Request], An
             if forget:
                 held.pop(request.path, None)
             return answer_to_delete
-        return held.get(request.path, ABSENT) if request.method == "HEAD" else LISTED
+        return held.get(request.path, ABSENT) if request.method == "HEAD" else listing_of(*held)
 
     return answer
 
@@ -90,12 +101,11 @@ def test_both_objects_are_looked_at_deleted_and_looked_at_again(bucket: Scripted
         ("HEAD", f"{KEY}-index"),
         ("DELETE", KEY),
         ("DELETE", f"{KEY}-index"),
-        ("HEAD", KEY),
-        ("HEAD", f"{KEY}-index"),
+        ("GET", "/copies"),
     ]
 
 
-def test_a_deletion_that_did_not_happen_is_no_success(bucket: ScriptedBucket) -> None:
+def test_object_that_remains_after_deletion_is_an_error(bucket: ScriptedBucket) -> None:
     bucket.answer = objects(DONE, forget=False)
     error = failure(bucket)
     assert isinstance(error, TemporaryError)
@@ -123,30 +133,26 @@ def test_a_lost_look_after_a_deletion_is_unknown(bucket: ScriptedBucket) -> None
 
 
 @pytest.mark.parametrize("status", [400, 401, 403])
-def test_a_refused_look_is_no_absence(bucket: ScriptedBucket, status: int) -> None:
+def test_refused_request_is_not_absence(bucket: ScriptedBucket, status: int) -> None:
     bucket.answer = lambda _: Answer(status)
     assert isinstance(failure(bucket), TemporaryError)
 
 
 @pytest.mark.parametrize("answer", [Answer(404), Answer(403), Answer(200, body=b"<html><br></html>")])
-def test_a_bucket_that_cannot_be_listed_is_no_absence(bucket: ScriptedBucket, answer: Answer) -> None:
+def test_unlistable_bucket_is_not_absence(bucket: ScriptedBucket, answer: Answer) -> None:
     bucket.answer = lambda request: answer if request.method == "GET" else ABSENT
     assert isinstance(failure(bucket), TemporaryError)
 
 
-def test_an_object_that_is_listed_and_denied_is_no_absence(bucket: ScriptedBucket) -> None:
-    contents = (
-        f"<Contents><Key>{KEY.removeprefix('/copies/')}</Key><LastModified>2026-11-20T11:35:40.000Z</LastModified>"
-        '<ETag>"x"</ETag><Size>1</Size></Contents></ListBucketResult>'
-    )
-    listing = Answer(200, LISTED.headers, EMPTY_LISTING.replace(b"</ListBucketResult>", contents.encode()))
+def test_listed_but_denied_object_is_not_absence(bucket: ScriptedBucket) -> None:
+    listing = listing_of(KEY)
     bucket.answer = lambda request: listing if request.method == "GET" else ABSENT
     error = failure(bucket)
     assert isinstance(error, TemporaryError)
     assert "lists" in str(error)
 
 
-def test_nothing_is_deleted_when_only_the_index_is_foreign(bucket: ScriptedBucket) -> None:
+def test_foreign_index_prevents_deletion(bucket: ScriptedBucket) -> None:
     held = {
         KEY: present("x-amz-meta-", role="data", **OURS),
         f"{KEY}-index": present("x-amz-meta-", role="index", **(OURS | {"pulsarclustername": "another"})),
@@ -158,13 +164,13 @@ def test_nothing_is_deleted_when_only_the_index_is_foreign(bucket: ScriptedBucke
     assert "DELETE" not in bucket.methods()
 
 
-def test_no_listener() -> None:
+def test_unreachable_bucket_raises_temporary_error() -> None:
     with scripted_bucket() as gone:
         pass
     assert isinstance(failure(gone), TemporaryError)
 
 
-def test_no_secret_is_in_an_error(bucket: ScriptedBucket) -> None:
+def test_errors_contain_no_secret(bucket: ScriptedBucket) -> None:
     bucket.answer = lambda _: Answer(403)
     assert SECRET not in "".join(traceback.format_exception(failure(bucket)))
     assert SECRET not in repr(CREDENTIALS)
@@ -177,111 +183,84 @@ def test_the_environment_does_not_redirect(bucket: ScriptedBucket, name: str, mo
     assert delete(bucket) is OffloadDeletion.DELETED
 
 
-def test_google_names_the_writer_of_an_object(bucket: ScriptedBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "prefix", "driver"),
+    [("gs", "x-goog-meta-", "google-cloud-storage"), ("azure", "x-ms-meta-", "azureblob")],
+)
+def test_google_and_azure_name_the_writer_of_an_object(
+    bucket: ScriptedBucket, monkeypatch: pytest.MonkeyPatch, scheme: str, prefix: str, driver: str
+) -> None:
     monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "a-token")
     monkeypatch.setenv("GOOGLE_BASE_URL", "http://127.0.0.1:1")
-    foreign = present("x-goog-meta-", role="data", **(OURS | {"pulsarclustername": "another"}))
+    foreign = present(prefix, role="data", **(OURS | {"pulsarclustername": "another"}))
     bucket.answer = lambda _: foreign
-    ledgers = ObjectStoreOffloadedLedgers([f"gs://copies@{bucket.url}"], "local", CREDENTIALS)
-    metadata = {"bucket": "copies", "region": "", "serviceEndpoint": bucket.url}
+    ledgers = ObjectStoreOffloadedLedgers([f"{scheme}://copies@{bucket.url}"], "local", CREDENTIALS)
+    metadata = {"bucket": "copies", "region": "", "serviceEndpoint": bucket.url if scheme == "gs" else ""}
     with pytest.raises(PermanentError, match="pulsarclustername"):
-        ledgers.delete_offloaded(LEDGER, OffloadContext(1, 2, "google-cloud-storage", metadata), ORDERS)
+        ledgers.delete_offloaded(LEDGER, OffloadContext(1, 2, driver, metadata), ORDERS)
     assert {request.path for request in bucket.requests} == {KEY, f"{KEY}-index"}
 
 
-def test_azure_names_the_writer_of_an_object(bucket: ScriptedBucket) -> None:
-    foreign = present("x-ms-meta-", role="data", **(OURS | {"pulsarclustername": "another"}))
-    bucket.answer = lambda _: foreign
-    ledgers = ObjectStoreOffloadedLedgers([f"azure://copies@{bucket.url}"], "local", CREDENTIALS)
-    context = OffloadContext(1, 2, "azureblob", {"bucket": "copies", "region": "", "serviceEndpoint": ""})
-    with pytest.raises(PermanentError, match="pulsarclustername"):
-        ledgers.delete_offloaded(LEDGER, context, ORDERS)
-    assert {request.path for request in bucket.requests} == {KEY, f"{KEY}-index"}
+WRITTEN = offloaded_objects.objects()
 
 
-DATA_BYTES = 343
-INDEX = struct.Struct(">IiqqiI")
-REST_OF_INDEX = bytes(172 + 20)
-WRITTEN = (0xDE47DE47, 224, DATA_BYTES, 128, 1, 172)
-"""The beginning of the index that a broker of 4.0.8 wrote for a ledger of five entries."""
-
-
-def copy_with(index: bytes, answer_to_get: Answer | None = None, owner: str = "local") -> Callable[[Request], Answer]:
-    """Both objects there; the index is read from its beginning."""
-    ours = OURS | {"pulsarclustername": owner}
-    held = {
-        KEY: replace(present("x-amz-meta-", role="data", **OURS), body=bytes(DATA_BYTES)),
-        f"{KEY}-index": replace(present("x-amz-meta-", role="index", **ours), body=index),
-    }
+def copy_with(owner: str = "local", unreadable: str = "", **changed: bytes) -> Callable[[Request], Answer]:
+    """Both objects there; of ``unreadable`` only a HEAD is answered, and ``changed`` objects have other bytes."""
+    parts = {KEY: "data", f"{KEY}-index": "index"}
 
     def answer(request: Request) -> Answer:
+        part = parts[request.path]
+        ours = OURS | {"pulsarclustername": owner if part == "index" else "local"}
+        headers = present("x-amz-meta-", role=part, **ours).headers
+        body = changed.get(part, WRITTEN[part])
         if request.method == "HEAD":
-            return held.get(request.path, ABSENT)
-        if answer_to_get is not None:
-            return answer_to_get
-        assert (request.path, request.headers["range"]) == (f"{KEY}-index", "bytes=0-31")
-        part = index[:32]
-        length = {"Content-Range": f"bytes 0-{len(part) - 1}/{len(index)}"}
-        return Answer(206, {**held[request.path].headers, **length}, part)
+            return Answer(200, body, headers)
+        if part == unreadable:
+            return Answer(403)
+        first, last = map(int, request.headers["range"].removeprefix("bytes=").split("-"))
+        found = body[first : last + 1]
+        return Answer(206, found, {**headers, "Content-Range": f"bytes {first}-{first + len(found) - 1}/{len(body)}"})
 
     return answer
 
 
-def test_a_whole_copy_takes_three_requests(bucket: ScriptedBucket) -> None:
-    bucket.answer = copy_with(INDEX.pack(*WRITTEN) + REST_OF_INDEX)
+def test_the_index_and_two_blocks_of_a_copy_are_read(bucket: ScriptedBucket) -> None:
+    bucket.answer = copy_with()
     assert is_whole(bucket)
-    assert bucket.methods() == ["HEAD", "HEAD", "GET"]
+    read = [request.path for request in bucket.requests if request.method == "GET"]
+    assert (bucket.methods()[:2], read) == (["HEAD", "HEAD"], [f"{KEY}-index", KEY, KEY])
 
 
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        (0, 0x3D1FB0BC),
-        (0, 0),
-        (1, 223),
-        (1, 225),
-        (2, DATA_BYTES - 1),
-        (2, DATA_BYTES + 1),
-        (4, 2),
-        (4, 0),
-        (5, 171),
-    ],
-)
-def test_an_index_that_contradicts_the_list_makes_no_whole_copy(bucket: ScriptedBucket, place: int, value: int) -> None:
-    head = [value if at == place else written for at, written in enumerate(WRITTEN)]
-    bucket.answer = copy_with(INDEX.pack(*head) + REST_OF_INDEX)
+def test_a_block_of_several_requests_is_read(bucket: ScriptedBucket) -> None:
+    """The client's reads end where a request ended."""
+    bucket.answer = copy_with(**offloaded_objects.objects([[bytes(3 * 1024 * 1024)] * 5]))
+    assert is_whole(bucket)
+    assert bucket.methods().count("GET") == 3
+
+
+@pytest.mark.parametrize("part", ["data", "index"])
+@pytest.mark.parametrize("length", [0, 1, 100, -1])
+def test_an_object_that_ends_early_makes_no_whole_copy(bucket: ScriptedBucket, part: str, length: int) -> None:
+    bucket.answer = copy_with(**{part: WRITTEN[part][:length]})
     assert not is_whole(bucket)
 
 
-@pytest.mark.parametrize("length", [0, 1, 31, 32, 223])
-def test_an_index_that_ends_early_makes_no_whole_copy(bucket: ScriptedBucket, length: int) -> None:
-    bucket.answer = copy_with((INDEX.pack(*WRITTEN) + REST_OF_INDEX)[:length])
-    assert not is_whole(bucket)
+def test_a_block_of_other_bytes_makes_no_whole_copy(bucket: ScriptedBucket) -> None:
+    for at in (0, len(WRITTEN["data"]) - 10):
+        bucket.answer = copy_with(data=WRITTEN["data"][:at] + b"x" + WRITTEN["data"][at + 1 :])
+        assert not is_whole(bucket)
 
 
-def test_an_index_cut_between_the_two_looks_makes_no_whole_copy(bucket: ScriptedBucket) -> None:
-    whole = INDEX.pack(*WRITTEN) + REST_OF_INDEX
-    bucket.answer = copy_with(whole, Answer(206, {"Content-Range": "bytes 0-9/10", "ETag": '"x"'}, whole[:10]))
-    assert not is_whole(bucket)
-
-
-@pytest.mark.parametrize("status", [400, 401, 403, 404])
-def test_an_index_that_cannot_be_read_is_temporary(bucket: ScriptedBucket, status: int) -> None:
-    bucket.answer = copy_with(INDEX.pack(*WRITTEN) + REST_OF_INDEX, Answer(status))
+@pytest.mark.parametrize("part", ["data", "index"])
+def test_an_object_that_cannot_be_read_is_not_known(bucket: ScriptedBucket, part: str) -> None:
+    bucket.answer = copy_with(unreadable=part)
     with pytest.raises(TemporaryError):
         is_whole(bucket)
 
 
-def test_no_copy_is_whole_with_the_index_of_another(bucket: ScriptedBucket) -> None:
-    bucket.answer = copy_with(INDEX.pack(*WRITTEN) + REST_OF_INDEX, owner="another")
+def test_copy_with_a_foreign_index_is_refused(bucket: ScriptedBucket) -> None:
+    bucket.answer = copy_with(owner="another")
     with pytest.raises(PermanentError, match="pulsarclustername is 'another'"):
-        is_whole(bucket)
-
-
-@pytest.mark.parametrize("answer", [Answer(404), Answer(403)])
-def test_a_bucket_that_cannot_be_listed_lacks_no_copy(bucket: ScriptedBucket, answer: Answer) -> None:
-    bucket.answer = lambda request: answer if request.method == "GET" else ABSENT
-    with pytest.raises(TemporaryError):
         is_whole(bucket)
 
 

@@ -1,18 +1,17 @@
 """Names of copies and the check that an object is what the record names."""
 
-import uuid
 from dataclasses import replace
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.offload.locations import ObjectRole, OffloadedCopy, copy_of
 from pulsar_sidecar.adapters.offload.offloaded_ledgers import check_identity
 from pulsar_sidecar.model.errors import InvalidInputError, PermanentError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import OffloadContext, OffloadSegment
 from pulsar_sidecar.model.names import ManagedLedgerName
+from pulsar_sidecar.ownership.offload_locations import ObjectRole, OffloadedCopy, copy_of
 
 ORDERS = ManagedLedgerName("public/default/persistent/orders%3Av1%3Dx")
 COPY = OffloadedCopy(LedgerId(4), UUID("5facb921-a29a-41f6-bc28-bf15d5273bac"), ORDERS)
@@ -61,17 +60,17 @@ def test_streaming_segments_are_refused_even_beside_an_attempt() -> None:
         copy_of(LedgerId(4), replace(CONTEXT, segments=(segment,)), ORDERS)
 
 
-def test_what_4_0_8_writes_passes() -> None:
-    check_identity(COPY, ObjectRole.DATA, WRITTEN_BY_4_0_8, "local")
-
-
-def test_names_of_metadata_may_be_in_any_case() -> None:
-    shouted = {name.upper(): value for name, value in WRITTEN_BY_4_0_8.items()}
-    check_identity(COPY, ObjectRole.DATA, shouted, "local")
-
-
-def test_an_offloader_that_writes_no_role_is_recognised() -> None:
-    check_identity(COPY, ObjectRole.DATA, {k: v for k, v in WRITTEN_BY_4_0_8.items() if k != "role"}, "local")
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        WRITTEN_BY_4_0_8,
+        {name.upper(): value for name, value in WRITTEN_BY_4_0_8.items()},
+        {name: value for name, value in WRITTEN_BY_4_0_8.items() if name != "role"},
+    ],
+    ids=["as 4.0.8 writes", "in any case", "without a role"],
+)
+def test_an_object_of_the_copy_is_recognised(attributes: dict[str, str]) -> None:
+    check_identity(COPY, ObjectRole.DATA, attributes, "local")
 
 
 def test_an_older_offloader_that_names_only_its_format_is_not_recognised() -> None:
@@ -92,14 +91,9 @@ def test_an_older_offloader_that_names_only_its_format_is_not_recognised() -> No
         ("pulsarclustername", ""),
     ],
 )
-def test_what_differs_is_named(name: str, value: str | None) -> None:
+def test_differing_attribute_is_named(name: str, value: str | None) -> None:
     attributes = {key: text for key, text in WRITTEN_BY_4_0_8.items() if key != name}
     if value is not None:
         attributes[name] = value
     with pytest.raises(PermanentError, match=name):
         check_identity(COPY, ObjectRole.DATA, attributes, "local")
-
-
-def test_java_prints_what_python_prints() -> None:
-    context = replace(CONTEXT, uid_msb=0x0123456789ABCDEF, uid_lsb=-1)
-    assert str(context.attempt) == str(uuid.UUID("01234567-89ab-cdef-ffff-ffffffffffff"))

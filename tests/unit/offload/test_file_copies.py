@@ -4,13 +4,13 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from pulsar_sidecar.adapters.offload.file_copies import delete_map_file, is_whole_map_file
-from pulsar_sidecar.adapters.offload.locations import OffloadedCopy
-from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
+from pulsar_sidecar.adapters.offload.file_copies import MapFiles
+from pulsar_sidecar.features.ledger_deletion.ports import OffloadDeletion
 from pulsar_sidecar.model.errors import InvalidInputError, PermanentError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import ManagedLedgerName
-from pulsar_sidecar.wire.DataFormats_pb2 import LedgerMetadataFormat
+from pulsar_sidecar.ownership.offload_locations import OffloadedCopy
+from pulsar_sidecar.protobuf.DataFormats_pb2 import LedgerMetadataFormat
 
 from tests.fakes import map_files
 
@@ -48,7 +48,7 @@ def test_only_the_copys_own_directory_goes(base: Path, copy_directory: Path) -> 
     write_map_file(copy_directory.with_name("5-" + str(ATTEMPT)))
     before = contents(base)
 
-    assert delete_map_file(base, COPY) is OffloadDeletion.DELETED
+    assert MapFiles(base).delete(COPY) is OffloadDeletion.DELETED
 
     assert before - contents(base) == {
         path.relative_to(base) for path in [copy_directory, *(copy_directory / name for name in FILES)]
@@ -59,16 +59,18 @@ FILES = ("data", "index", ".data.crc", ".index.crc")
 
 
 @pytest.mark.parametrize("left", [(), ("data",), ("index", ".index.crc")])
-def test_what_an_interrupted_deletion_left_goes(base: Path, copy_directory: Path, left: tuple[str, ...]) -> None:
+def test_leftovers_of_an_interrupted_deletion_are_deleted(
+    base: Path, copy_directory: Path, left: tuple[str, ...]
+) -> None:
     for name in set(FILES) - set(left):
         (copy_directory / name).unlink()
-    assert delete_map_file(base, COPY) is OffloadDeletion.DELETED
+    assert MapFiles(base).delete(COPY) is OffloadDeletion.DELETED
     assert not copy_directory.exists()
 
 
-def test_a_writer_that_died_at_once_left_empty_files(base: Path, copy_directory: Path) -> None:
+def test_empty_files_of_a_dead_writer_are_deleted(base: Path, copy_directory: Path) -> None:
     (copy_directory / "index").write_bytes(b"")
-    assert delete_map_file(base, COPY) is OffloadDeletion.DELETED
+    assert MapFiles(base).delete(COPY) is OffloadDeletion.DELETED
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,7 @@ def test_names_that_leave_the_base_are_refused(base: Path, copy_directory: Path,
     copy = OffloadedCopy(COPY.ledger_id, COPY.attempt, ManagedLedgerName(managed_ledger))
     before = contents(base.parent)
     with pytest.raises(InvalidInputError):
-        delete_map_file(base, copy)
+        MapFiles(base).delete(copy)
     assert contents(base.parent) == before
 
 
@@ -104,17 +106,17 @@ def test_symbolic_links_are_not_followed(base: Path, copy_directory: Path, depth
     moved.rename(real)
     moved.symlink_to(real)
     with pytest.raises(PermanentError, match="symbolic"):
-        delete_map_file(base, COPY)
+        MapFiles(base).delete(COPY)
     assert (copy_directory / "data").exists()
 
 
-def test_a_link_inside_the_copy_is_no_part_of_it(base: Path, copy_directory: Path, tmp_path: Path) -> None:
+def test_link_inside_the_copy_is_refused(base: Path, copy_directory: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"SEQ")
     (copy_directory / "data").unlink()
     (copy_directory / "data").symlink_to(victim)
     with pytest.raises(PermanentError, match="'data'"):
-        delete_map_file(base, COPY)
+        MapFiles(base).delete(COPY)
     assert victim.exists()
     assert (copy_directory / "index").exists()
 
@@ -123,7 +125,7 @@ def test_a_link_inside_the_copy_is_no_part_of_it(base: Path, copy_directory: Pat
 def test_a_directory_with_something_else_in_it_stays(base: Path, copy_directory: Path, name: str) -> None:
     (copy_directory / name).write_bytes(b"SEQ")
     with pytest.raises(PermanentError, match="not a MapFile"):
-        delete_map_file(base, COPY)
+        MapFiles(base).delete(COPY)
     assert {path.name for path in copy_directory.iterdir()} == {*FILES, name}
 
 
@@ -131,36 +133,36 @@ def test_a_directory_named_like_a_file_of_the_copy_stays(base: Path, copy_direct
     (copy_directory / "data").unlink()
     (copy_directory / "data").mkdir()
     with pytest.raises(PermanentError, match="not a MapFile"):
-        delete_map_file(base, COPY)
+        MapFiles(base).delete(COPY)
     assert (copy_directory / "index").exists()
 
 
-def test_data_that_is_no_sequence_file_stays(base: Path, copy_directory: Path) -> None:
+def test_data_other_than_a_sequence_file_is_kept(base: Path, copy_directory: Path) -> None:
     (copy_directory / "data").write_bytes(b"SQLite format 3")
     with pytest.raises(PermanentError, match="not a MapFile"):
-        delete_map_file(base, COPY)
+        MapFiles(base).delete(COPY)
     assert (copy_directory / "index").exists()
 
 
 def test_a_file_that_is_still_open_is_waited_for(base: Path, copy_directory: Path) -> None:
     (copy_directory / ".nfs0000000000000001").write_bytes(b"")
     with pytest.raises(TemporaryError, match="still open"):
-        delete_map_file(base, COPY)
+        MapFiles(base).delete(COPY)
 
 
 def test_an_empty_base_is_not_mounted(tmp_path: Path) -> None:
     with pytest.raises(TemporaryError, match="mounted"):
-        delete_map_file(tmp_path, COPY)
+        MapFiles(tmp_path).delete(COPY)
 
 
 def test_a_missing_base_is_not_mounted(tmp_path: Path) -> None:
     with pytest.raises(TemporaryError, match="mount"):
-        delete_map_file(tmp_path / "missing", COPY)
+        MapFiles(tmp_path / "missing").delete(COPY)
 
 
 def test_a_missing_managed_ledger_below_a_filled_base_is_gone(base: Path) -> None:
     copy = OffloadedCopy(COPY.ledger_id, COPY.attempt, ManagedLedgerName("other/ns/persistent/t"))
-    assert delete_map_file(base, copy) is OffloadDeletion.GONE
+    assert MapFiles(base).delete(copy) is OffloadDeletion.GONE
 
 
 @pytest.fixture
@@ -176,14 +178,14 @@ def whole_copy(base: Path) -> Path:
 def test_a_copy_with_every_entry_is_whole(base: Path, whole_copy: Path, data: bytes) -> None:
     map_files.write_map_file(whole_copy, "data", data)
     before = contents(base)
-    assert is_whole_map_file(base, COPY)
+    assert MapFiles(base).is_whole(COPY)
     assert contents(base) == before
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_copy_without_one_of_its_files_is_not_whole(base: Path, whole_copy: Path, name: str) -> None:
     (whole_copy / name).unlink()
-    assert not is_whole_map_file(base, COPY)
+    assert not MapFiles(base).is_whole(COPY)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -192,7 +194,7 @@ def test_a_changed_byte_is_found(base: Path, whole_copy: Path, name: str, place:
     content = bytearray((whole_copy / name).read_bytes())
     content[place] ^= 1
     (whole_copy / name).write_bytes(content)
-    assert not is_whole_map_file(base, COPY)
+    assert not MapFiles(base).is_whole(COPY)
 
 
 @pytest.mark.parametrize("name", [".data.crc", ".index.crc"])
@@ -202,7 +204,7 @@ def test_checksums_with_too_few_or_too_many_bytes(
 ) -> None:
     path = whole_copy / name
     path.write_bytes(path.read_bytes() + b"\0" if change is None else change)
-    assert not is_whole_map_file(base, COPY)
+    assert not MapFiles(base).is_whole(COPY)
 
 
 @pytest.mark.parametrize("compressed", [True, False])
@@ -210,7 +212,7 @@ def test_data_that_a_full_disk_cut_are_not_whole(base: Path, whole_copy: Path, c
     data = map_files.data_file(compressed=compressed)
     for length in (0, *range(len(b"SEQ"), len(data))):
         map_files.write_map_file(whole_copy, "data", data[:length])
-        assert not is_whole_map_file(base, COPY), length
+        assert not MapFiles(base).is_whole(COPY), length
 
 
 @pytest.mark.parametrize(
@@ -232,22 +234,22 @@ def test_data_that_a_full_disk_cut_are_not_whole(base: Path, whole_copy: Path, c
 )
 def test_data_that_are_not_understood_are_not_whole(base: Path, whole_copy: Path, data: bytes) -> None:
     map_files.write_map_file(whole_copy, "data", data)
-    assert not is_whole_map_file(base, COPY)
+    assert not MapFiles(base).is_whole(COPY)
 
 
 def test_an_index_that_was_never_begun_makes_no_whole_copy(base: Path, whole_copy: Path) -> None:
     map_files.write_map_file(whole_copy, "index", b"")
-    assert not is_whole_map_file(base, COPY)
+    assert not MapFiles(base).is_whole(COPY)
 
 
 def test_a_base_that_is_not_mounted_lacks_no_copy(base: Path, tmp_path: Path) -> None:
     for unmounted in (tmp_path / "missing", tmp_path / "empty"):
         with pytest.raises(TemporaryError, match="mount"):
-            is_whole_map_file(unmounted, COPY)
+            MapFiles(unmounted).is_whole(COPY)
         (tmp_path / "empty").mkdir(exist_ok=True)
 
 
 def test_a_copy_that_is_something_else_is_refused(base: Path, whole_copy: Path) -> None:
     (whole_copy / "notes.txt").write_bytes(b"SEQ")
     with pytest.raises(PermanentError, match="not a MapFile"):
-        is_whole_map_file(base, COPY)
+        MapFiles(base).is_whole(COPY)

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.adapters.offload.locations import offload_target
 from pulsar_sidecar.adapters.offload.object_stores import (
     AccessKey,
     OffloadCredentials,
@@ -14,6 +13,7 @@ from pulsar_sidecar.adapters.offload.object_stores import (
     s3_config,
 )
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
+from pulsar_sidecar.ownership.offload_locations import offload_target
 
 AWS, GENERIC, ALIYUN = AccessKey("aws", "1"), AccessKey("generic", "2"), AccessKey("aliyun", "3")
 CREDENTIALS = OffloadCredentials(AWS, GENERIC, ALIYUN, AccessKey("acme", "NA=="), Path("/keys/google.json"))

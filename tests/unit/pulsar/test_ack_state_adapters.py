@@ -4,19 +4,18 @@ import json
 from typing import Any
 
 import pytest
-from pulsar_sidecar.ack_state.limits import TopicPolicy
-from pulsar_sidecar.ack_state.stored import StoredPlace
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
-from pulsar_sidecar.adapters.pulsar.rest.ack_states import BrokerAckStates
-from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
+from pulsar_sidecar.adapters.pulsar_rest.ack_states import BrokerAckStates
+from pulsar_sidecar.features.acknowledgements.results import StoredPlace, TopicPolicy
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import CursorName, parse_topic_name
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.topic_stats import Cursor, SubscriptionType
-from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
+from pulsar_sidecar.ownership.paths import cursor_path, ledger_path
+from pulsar_sidecar.protobuf import MLDataFormats_pb2 as ml
 
 from tests.fakes.admin_answers import FakeAdminRest
 from tests.fakes.bookie_servers import FakeBookies, stored_entry
@@ -24,7 +23,7 @@ from tests.fakes.bookkeeper import ledger_metadata_bytes
 from tests.fakes.clock import FakeClock
 from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.positions import with_positions
-from tests.unit.ack_state.test_stored import at, sparse
+from tests.unit.acknowledgements.test_stored import at, sparse
 
 TOPIC = parse_topic_name("persistent://public/default/orders")
 PLACE = "/admin/v2/persistent/public/default/orders"
@@ -130,26 +129,6 @@ def test_a_subscription_without_a_type_or_a_ledger(rest: FakeAdminRest, brokers:
     assert brokers.internal_stats(TOPIC).cursor(SUB).ledger is None
 
 
-@pytest.mark.parametrize(
-    ("path", "answer"),
-    [
-        ("stats", {}),
-        ("stats", {"subscriptions": []}),
-        ("stats", stats(unackedMessages="4")),
-        ("internalStats", {**internal_stats(), "cursors": {}}),
-        ("internalStats", internal_stats(totalNonContiguousDeletedMessagesRange=None)),
-        ("internalStats", internal_stats(readPosition="here")),
-        ("internalStats", "no object"),
-    ],
-)
-def test_an_answer_that_lacks_a_part_is_none(
-    rest: FakeAdminRest, brokers: BrokerAckStates, path: str, answer: object
-) -> None:
-    rest.answers[f"{PLACE}/{path}"] = answer
-    with pytest.raises(TemporaryError):
-        brokers.stats(TOPIC) and brokers.internal_stats(TOPIC).cursor(SUB)
-
-
 def test_limits_are_the_owners_and_are_remembered_for_a_while(rest: FakeAdminRest, store: FakeMetadataStore) -> None:
     clock = FakeClock()
     brokers = BrokerAckStates(rest, store, clock)  # type: ignore[arg-type]
@@ -187,7 +166,7 @@ def test_a_cursor_may_have_no_ledger_to_write_to(
     assert (found.is_open, found.properties) == (is_open, {"a producer": 4})
 
 
-def test_a_configuration_without_the_limit_is_no_limit(rest: FakeAdminRest, brokers: BrokerAckStates) -> None:
+def test_missing_limit_in_the_configuration_is_an_error(rest: FakeAdminRest, brokers: BrokerAckStates) -> None:
     rest.answers[RUNTIME] = {}
     with pytest.raises(TemporaryError, match="managedLedgerMaxUnackedRangesToPersist"):
         brokers.limits(None)

@@ -5,12 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.wire.acknowledger import ConsumerAcknowledger
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
-    BinaryConnections,
-    BrokerAddress,
-    TopicOwners,
-)
+from pulsar_sidecar.adapters.pulsar_wire.acknowledger import ConsumerAcknowledger
+from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, BrokerAddress, TopicOwners
 from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions, parse_credentials
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import (
@@ -23,7 +19,7 @@ from pulsar_sidecar.model.errors import (
 )
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.topic_stats import Subscription, SubscriptionType
-from pulsar_sidecar.wire import PulsarApi_pb2 as api
+from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 
 from tests.cluster.patience import until
 from tests.fakes.binary_brokers import (
@@ -69,7 +65,7 @@ def acknowledge(
         consumer.acknowledge(positions)
 
 
-def test_it_joins_acknowledges_and_leaves_without_a_permit(broker: BinaryBroker) -> None:
+def test_acknowledger_leaves_without_taking_a_permit(broker: BinaryBroker) -> None:
     with acknowledger(broker) as helper:
         acknowledge(helper, SHARED, [at(entry) for entry in range(4500)])
         _check_visit(broker)
@@ -117,20 +113,7 @@ def test_a_log_that_cannot_be_written_leaves_everything_as_it_was(broker: Binary
     assert broker.acked == []
 
 
-def test_a_refused_consumer_leaves_nothing_in_the_log(broker: BinaryBroker) -> None:
-    def refuse(of: BinaryBroker, came: api.BaseCommand) -> Answers:
-        if came.type == api.BaseCommand.SUBSCRIBE:
-            return [refusal(came.subscribe.request_id, api.ConsumerBusy)]
-        return usual(of, came)
-
-    broker.answer = refuse
-    written: list[str] = []
-    with acknowledger(broker) as helper, pytest.raises(ConflictError):
-        acknowledge(helper, SHARED, [at(1)], lambda: written.append("log"))
-    assert written == []
-
-
-def test_it_joins_key_shared_with_the_mode_in_use(broker: BinaryBroker) -> None:
+def test_acknowledger_joins_key_shared_in_the_active_mode(broker: BinaryBroker) -> None:
     found = Subscription("s", SubscriptionType.KEY_SHARED, allow_out_of_order=True)
     with acknowledger(broker) as helper:
         acknowledge(helper, found, [at(1)])
@@ -149,42 +132,37 @@ def test_it_joins_key_shared_with_the_mode_in_use(broker: BinaryBroker) -> None:
         (api.ServiceNotReady, TemporaryError),
     ],
 )
-def test_a_refused_join_acknowledges_nothing(broker: BinaryBroker, error: int, kind: type[SidecarError]) -> None:
+def test_a_refused_join_acknowledges_and_logs_nothing(
+    broker: BinaryBroker, error: int, kind: type[SidecarError]
+) -> None:
     def refuse(of: BinaryBroker, came: api.BaseCommand) -> Answers:
         if came.type == api.BaseCommand.SUBSCRIBE:
             return [refusal(came.subscribe.request_id, error)]
         return usual(of, came)
 
     broker.answer = refuse
+    written: list[str] = []
     with acknowledger(broker) as helper, pytest.raises(kind):
-        acknowledge(helper, SHARED, [at(1)])
-    assert broker.acked == []
+        acknowledge(helper, SHARED, [at(1)], lambda: written.append("log"))
+    assert broker.acked == written == []
     # What may be over soon is tried again, with a fresh look at who owns the topic.
     assert broker.kinds().count("LOOKUP") == (3 if kind is TemporaryError else 1)
 
 
-def test_an_answer_that_does_not_come_leaves_the_outcome_open(broker: BinaryBroker) -> None:
-    def silent(of: BinaryBroker, came: api.BaseCommand) -> Answers:
-        return [] if came.type == api.BaseCommand.ACK else usual(of, came)
-
-    broker.answer = silent
-    with acknowledger(broker) as helper, pytest.raises(OutcomeUnknownError):
-        acknowledge(helper, SHARED, [at(1)])
+def refused_receipt(consumer_id: int, request_id: int) -> api.BaseCommand:
+    receipt = api.CommandAckResponse(consumer_id=consumer_id, request_id=request_id, error=api.UnknownError)
+    return api.BaseCommand(type=api.BaseCommand.ACK_RESPONSE, ackResponse=receipt)
 
 
-@pytest.mark.parametrize("broken", [None, "error"])
-def test_a_failed_acknowledgement_leaves_the_outcome_open(broker: BinaryBroker, broken: str | None) -> None:
-    def fail(of: BinaryBroker, came: api.BaseCommand) -> Answers:
-        if came.type != api.BaseCommand.ACK:
-            return usual(of, came)
-        if broken is None:
-            return None
-        receipt = api.CommandAckResponse(
-            consumer_id=came.ack.consumer_id, request_id=came.ack.request_id, error=api.UnknownError, message="no"
-        )
-        return [api.BaseCommand(type=api.BaseCommand.ACK_RESPONSE, ackResponse=receipt)]
-
-    broker.answer = fail
+@pytest.mark.parametrize(
+    "answer",
+    [lambda ack: [], lambda ack: None, lambda ack: [refused_receipt(ack.consumer_id, ack.request_id)]],
+    ids=["silent", "broken", "refused"],
+)
+def test_a_failed_acknowledgement_leaves_the_outcome_open(
+    broker: BinaryBroker, answer: Callable[[api.CommandAck], Answers]
+) -> None:
+    broker.answer = lambda of, came: answer(came.ack) if came.type == api.BaseCommand.ACK else usual(of, came)
     with acknowledger(broker) as helper, pytest.raises(OutcomeUnknownError):
         acknowledge(helper, SHARED, [at(1)])
 
@@ -205,14 +183,7 @@ def test_a_challenge_that_cannot_be_answered_leaves_the_outcome_open(broker: Bin
 
 def test_messages_to_earlier_consumers_and_requests_do_not_count(broker: BinaryBroker) -> None:
     def haunted(of: BinaryBroker, came: api.BaseCommand) -> Answers:
-        extra = [
-            closed_consumer(99),
-            refusal(98, api.ServiceNotReady),
-            api.BaseCommand(
-                type=api.BaseCommand.ACK_RESPONSE,
-                ackResponse=api.CommandAckResponse(consumer_id=99, request_id=97, error=api.UnknownError),
-            ),
-        ]
+        extra = [closed_consumer(99), refusal(98, api.ServiceNotReady), refused_receipt(99, 97)]
         return usual(of, came) if came.type == api.BaseCommand.CONNECT else [*extra, *(usual(of, came) or [])]
 
     broker.answer = haunted
@@ -231,7 +202,7 @@ def test_a_consumer_whose_leaving_is_not_confirmed_takes_its_connection_with_it(
     assert broker.connections == 2
 
 
-def test_a_connection_that_died_meanwhile_is_replaced(broker: BinaryBroker) -> None:
+def test_dead_connection_is_replaced(broker: BinaryBroker) -> None:
     broken = [True]
 
     def once(of: BinaryBroker, came: api.BaseCommand) -> Answers:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import BacklogGauge
-from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
+from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar_topics.deletion_topics import BacklogGauge
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import SUBSCRIPTION
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.fakes.clock import FakeClock
@@ -51,5 +51,5 @@ def test_when_everything_waits_the_estimate_is_what_came_in(entries: int) -> Non
     assert gauge(400, entries).measure().total == 400
 
 
-def test_where_nothing_waits_the_estimate_is_nothing() -> None:
+def test_empty_backlog_is_estimated_as_zero() -> None:
     assert gauge(0, 0).measure().total == 0

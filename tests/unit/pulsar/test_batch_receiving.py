@@ -1,7 +1,7 @@
 import threading
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.topics.pending_consumer import BatchReceiver
+from pulsar_sidecar.adapters.pulsar_topics.pending_consumer import BatchReceiver
 from pulsar_sidecar.model.errors import TemporaryError
 
 

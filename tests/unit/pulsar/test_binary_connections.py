@@ -3,11 +3,11 @@
 from contextlib import closing
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BrokerAddress
-from pulsar_sidecar.adapters.pulsar.wire.encoding import encode_message
+from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, BrokerAddress
+from pulsar_sidecar.adapters.pulsar_wire.encoding import encode_message
 from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.errors import TemporaryError
-from pulsar_sidecar.wire import PulsarApi_pb2 as api
+from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 
 from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker
 from tests.fakes.clock import FakeClock

@@ -1,7 +1,7 @@
 """Brokers of another cluster are known by their metadata's URLs, whatever names these use."""
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import AdminBrokersMetadata
+from pulsar_sidecar.adapters.pulsar_rest.broker_configuration import AdminBrokersMetadata
 from pulsar_sidecar.model.errors import TemporaryError
 
 from tests.fakes.admin_answers import FakeAdminRest
@@ -92,6 +92,6 @@ def test_a_chroot_is_part_of_both() -> None:
     assert mismatch("zk:zk-1:2181/a", "metadata-store:zk:zk-1:2181/ledgers", own="zk:zk-1:2181/a") is not None
 
 
-def test_an_answer_without_a_url_is_no_answer() -> None:
+def test_response_without_url_is_an_error() -> None:
     with pytest.raises(TemporaryError, match="internal-configuration"):
         mismatch(None)

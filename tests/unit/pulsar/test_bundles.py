@@ -5,8 +5,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.pulsar.rest.live_owners import bundle_range, ownership_path, read_boundaries
+from pulsar_sidecar.adapters.pulsar_rest.bundles import boundaries_in, boundary_paths, bundle_range, ownership_path
 from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.metadata import read_nodes
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.fakes.metadata import FakeMetadataStore
@@ -42,6 +43,10 @@ def test_every_topic_has_a_range_of_any_division(local_name: str) -> None:
     lower, _, upper = bundle_range(topic, SIXTEEN).partition("_")
     halves = bundle_range(topic, ("0x00000000", lower, upper) if lower != "0x00000000" else (lower, upper))
     assert halves.startswith(lower)
+
+
+def read_boundaries(store: FakeMetadataStore, namespace: str) -> tuple[str, ...] | None:
+    return boundaries_in(read_nodes(store, boundary_paths(namespace)), namespace)
 
 
 def policies(boundaries: list[str]) -> bytes:

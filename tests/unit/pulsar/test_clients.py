@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pulsar
 import pytest
-from pulsar_sidecar.adapters.pulsar.client import clients
-from pulsar_sidecar.adapters.pulsar.client.client_log import ClientLog, RepetitionFilter
-from pulsar_sidecar.adapters.pulsar.client.clients import open_client
+from pulsar_sidecar.adapters.pulsar_client import clients
+from pulsar_sidecar.adapters.pulsar_client.client_log import ClientLog, RepetitionFilter
+from pulsar_sidecar.adapters.pulsar_client.clients import open_client
 from pulsar_sidecar.model.errors import InvalidInputError
 
 
@@ -78,7 +78,7 @@ _FAILING_PROGRAM = """
 import logging
 from contextlib import closing, suppress
 import pulsar
-from pulsar_sidecar.adapters.pulsar.client import clients
+from pulsar_sidecar.adapters.pulsar_client import clients
 clients._OPERATION_TIMEOUT_SECONDS = 1
 logging.basicConfig(format="%(name)s %(levelname)s %(message)s")
 with closing(clients.open_client("pulsar://127.0.0.1:1")) as client, suppress(pulsar.exceptions.PulsarException):
@@ -86,7 +86,7 @@ with closing(clients.open_client("pulsar://127.0.0.1:1")) as client, suppress(pu
 """
 
 
-def test_what_the_client_logged_before_a_program_ended_is_in_the_log() -> None:
+def test_client_messages_are_logged_before_the_process_exits() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", _FAILING_PROGRAM],
         capture_output=True,
@@ -95,7 +95,7 @@ def test_what_the_client_logged_before_a_program_ended_is_in_the_log() -> None:
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    assert "pulsar_sidecar.adapters.pulsar.client ERROR" in ended.stderr
+    assert "pulsar_sidecar.adapters.pulsar_client ERROR" in ended.stderr
     assert "Connection refused" in ended.stderr
 
 

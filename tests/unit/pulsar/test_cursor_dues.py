@@ -2,16 +2,16 @@
 
 from typing import cast
 
-from pulsar_sidecar.adapters.pulsar.wire.cursor_dues import StoredDueTimes
-from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
-from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
-from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
-from pulsar_sidecar.ledger_ownership.pins.facts import DueSpan
+from pulsar_sidecar.adapters.pulsar_wire.cursor_dues import StoredDueTimes
+from pulsar_sidecar.adapters.pulsar_wire.delayed_entries import BulkDelayedEntries
+from pulsar_sidecar.backlog.ports import EntryAnswer, EntryFacts
+from pulsar_sidecar.features.delayed_index.stored import StoredIndexes
+from pulsar_sidecar.features.pins.facts import DueSpan
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT
 
 from tests.fakes.delayed_index import TOPIC, FakeBucketEntries, FakeCursorPositions, IndexedTopic
 from tests.fakes.metadata import FakeMetadataStore

@@ -3,15 +3,16 @@
 import json
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.rest.deduplication_policies import BrokerDeduplicationPolicies
-from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
-from pulsar_sidecar.deduplication.policies import BrokerDeduplication, DeduplicationPolicy, PolicyValue, PolicyValues
+from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar_rest.deduplication_policies import BrokerDeduplicationPolicies
+from pulsar_sidecar.adapters.pulsar_rest.live_owners import BrokerLiveOwners
+from pulsar_sidecar.features.deduplication.policies import BrokerDeduplication, DeduplicationPolicy
+from pulsar_sidecar.features.deduplication.results import PolicyValue, PolicyValues
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.names import parse_topic_name
 
+from tests.fakes.http_servers import NO_CLIENTS, Answer, Arrived, HttpServer, http_server, json_answer, refusing
 from tests.fakes.metadata import FakeMetadataStore
-from tests.unit.pulsar.http_brokers import NO_CLIENTS, Answer, Arrived, HttpBroker, http_broker
 
 ENABLED, INTERVAL = DeduplicationPolicy.ENABLED, DeduplicationPolicy.SNAPSHOT_INTERVAL
 TOPIC = parse_topic_name("persistent://public/default/orders")
@@ -22,7 +23,7 @@ POLICIES = {"deduplicationEnabled": False, "deduplicationSnapshotIntervalSeconds
 class Broker:
     """A broker with policies of topics, which knows one loaded topic."""
 
-    def __init__(self, http: HttpBroker) -> None:
+    def __init__(self, http: HttpServer) -> None:
         self.http = http
         self.values: dict[str, object] = {}
         self.refusal: Answer | None = None
@@ -40,8 +41,8 @@ class Broker:
         if arrived.method != "GET":
             return Answer(204)
         if "/deduplication" in path:
-            return self.refusal or Answer(200, json.dumps(self.values.get(arrived.target)).encode())
-        return Answer(200, json.dumps(self._document(path)).encode())
+            return self.refusal or json_answer(self.values.get(arrived.target))
+        return json_answer(self._document(path))
 
     def _document(self, path: str) -> object:
         if path.endswith("/runtime"):
@@ -57,27 +58,27 @@ class Broker:
 
 @pytest.fixture
 def broker() -> object:
-    with http_broker(lambda arrived: Answer(500)) as http:
+    with http_server(lambda arrived: Answer(500)) as http:
         yield Broker(http)
 
 
 def test_a_topics_policy_comes_from_four_places(broker: Broker) -> None:
     path = "/admin/v2/persistent/public/default/orders/deduplicationEnabled?isGlobal="
     broker.values = {f"{path}false": None, f"{path}true": True}
-    assert broker.policies.of_topic(ENABLED, TOPIC) == PolicyValues(True, False, topic=None, topic_global=True)
-    assert broker.policies.of_namespace(INTERVAL, "public/default") == PolicyValues(120, 30)
+    assert broker.policies.of_topic(ENABLED, TOPIC) == PolicyValues.of(True, False, topic=None, topic_global=True)
+    assert broker.policies.of_namespace(INTERVAL, "public/default") == PolicyValues.of(120, 30)
     assert broker.policies.configured(TOPIC) == BrokerDeduplication(enabled=True, entries_interval=7)
 
 
-def test_where_topics_have_no_policies_they_set_nothing(broker: Broker) -> None:
-    broker.refusal = Answer(405, b'{"reason": "Topic level policies is disabled"}')
-    assert broker.policies.of_topic(ENABLED, TOPIC) == PolicyValues(True, False)
-    broker.refusal = Answer(412, b'{"reason": "no"}')
+def test_disabled_topic_policies_set_nothing(broker: Broker) -> None:
+    broker.refusal = refusing(405, "Topic level policies is disabled")
+    assert broker.policies.of_topic(ENABLED, TOPIC) == PolicyValues.of(True, False)
+    broker.refusal = refusing(412, "no")
     with pytest.raises(BrokerRefusedError):
         broker.policies.of_topic(ENABLED, TOPIC)
 
 
-def test_what_cannot_be_read_is_not_nothing(broker: Broker) -> None:
+def test_unreadable_policy_is_not_treated_as_unset(broker: Broker) -> None:
     with pytest.raises(NotFoundError):
         broker.policies.of_namespace(ENABLED, "public/missing")
     broker.store.put("/admin/policies/public/odd", b'{"deduplicationEnabled": "yes"}')

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BookieDelayTimes
-from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.adapters.pulsar_wire.delayed_entries import BookieDelayTimes
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerMetadata
-from pulsar_sidecar.wire import PulsarApi_pb2 as api
+from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 from pyroaring import BitMap
 
 from tests.fakes.bookie_servers import FakeBookie

@@ -2,17 +2,17 @@
 
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
-from pulsar_sidecar.adapters.pulsar.wire.encoding import entry_facts_in_headers
-from pulsar_sidecar.delayed_delivery.ports import Chunk, EntryAnswer, EntryFacts
-from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.adapters.pulsar_wire.delayed_entries import BulkDelayedEntries
+from pulsar_sidecar.adapters.pulsar_wire.encoding import entry_facts_in_headers
+from pulsar_sidecar.backlog.ports import Chunk, EntryAnswer, EntryFacts
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import parse_topic_name
-from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
+from pulsar_sidecar.ownership.paths import ledger_path, managed_ledger_path
+from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.protobuf import MLDataFormats_pb2 as ml
 
 from tests.fakes.admin_answers import FakeAdminRest
 from tests.fakes.bookie_servers import FakeBookies, stored_entry
@@ -102,9 +102,7 @@ def test_beyond_the_last_message_of_an_open_ledger_is_absent(topic: StoredTopic)
 
 
 @pytest.mark.parametrize("answers", [{}, {f"{PLACE}/lastMessageId": "no position"}])
-def test_what_an_open_ledger_lacks_is_unreadable_while_its_end_is_not_known(
-    topic: StoredTopic, answers: dict[str, object]
-) -> None:
+def test_missing_entry_is_unreadable_while_the_end_is_unknown(topic: StoredTopic, answers: dict[str, object]) -> None:
     topic.rest.answers = answers
     answer = topic.read(at(OPEN, 4))
     assert isinstance(answer, Unreadable)
@@ -122,7 +120,7 @@ def test_a_ledger_whose_metadata_are_damaged_does_not_hide_the_others(topic: Sto
     assert isinstance(answers[at(OPEN, 1)], EntryFacts)
 
 
-def test_what_bookies_lost_is_asked_of_the_broker(topic: StoredTopic) -> None:
+def test_entry_lost_by_bookies_is_requested_from_the_broker(topic: StoredTopic) -> None:
     topic.hold(at(CLOSED, 0))
     topic.rest.headers_by_path[f"{PLACE}/ledger/{CLOSED}/entry/4"] = BrokerRefusedError(412, "cannot be read")
     lost = topic.read(at(CLOSED, 4))
@@ -130,7 +128,7 @@ def test_what_bookies_lost_is_asked_of_the_broker(topic: StoredTopic) -> None:
     assert "cannot be read" in lost.reason
 
 
-def test_a_bookie_that_does_not_answer_is_no_absence(topic: StoredTopic) -> None:
+def test_unresponsive_bookie_is_not_absence(topic: StoredTopic) -> None:
     topic.bookies.silent = {A}
     answer = topic.read(at(CLOSED, 4))
     assert isinstance(answer, Unreadable)
@@ -138,7 +136,7 @@ def test_a_bookie_that_does_not_answer_is_no_absence(topic: StoredTopic) -> None
     assert topic.rest.asked == []
 
 
-def test_where_entries_lie_may_be_remembered_and_absences_may_not(topic: StoredTopic) -> None:
+def test_entry_locations_are_cached_and_absences_are_not(topic: StoredTopic) -> None:
     clock = FakeClock()
     entries = BulkDelayedEntries(topic.store, topic.bulk, topic.rest, "/ledgers", clock)  # type: ignore[arg-type]
     topic.hold(at(CLOSED, 1))
@@ -165,7 +163,7 @@ def test_an_offloaded_ledger_is_read_by_the_broker(topic: StoredTopic) -> None:
     assert topic.read(at(OFFLOADED, 2)) == Absent(), "the broker said so"
 
 
-def test_what_bookies_do_not_have_is_unreadable_where_no_broker_is_asked(topic: StoredTopic) -> None:
+def test_entry_missing_on_bookies_is_unreadable_without_broker(topic: StoredTopic) -> None:
     """A broker that is asked for a message loads the topic."""
     topic.hold(at(CLOSED, 0))
     entries = BulkDelayedEntries(topic.store, topic.bulk, None, "/ledgers", FakeClock())
@@ -176,7 +174,7 @@ def test_what_bookies_do_not_have_is_unreadable_where_no_broker_is_asked(topic: 
     for position in lost:
         answer = answers[position]
         assert isinstance(answer, Unreadable), position
-        assert answer.reason.endswith(f"a broker is not asked, which would load {TOPIC}")
+        assert answer.reason.endswith(f"no broker was queried, which would have loaded {TOPIC}")
     topic.list_ledgers({SHADOW_SOURCE: "persistent://public/default/source"})
     assert isinstance(entries.read(TOPIC, [at(CLOSED, 0)])[at(CLOSED, 0)], Unreadable)
 
@@ -191,15 +189,9 @@ def test_a_shadow_topic_is_read_by_the_broker(topic: StoredTopic) -> None:
     assert isinstance(topic.read(at(99, 1)), EntryFacts)
 
 
-def test_what_is_no_message_is_unreadable(topic: StoredTopic) -> None:
+def test_entry_without_a_message_is_unreadable(topic: StoredTopic) -> None:
     topic.hold(at(CLOSED, 1), b"no message")
     assert isinstance(topic.read(at(CLOSED, 1)), Unreadable)
-
-
-def test_a_topic_that_does_not_exist(topic: StoredTopic) -> None:
-    topic.store.remove(managed_ledger_path(TOPIC.managed_ledger_name))
-    with pytest.raises(NotFoundError):
-        topic.read(at(CLOSED, 1))
 
 
 def test_headers_name_what_makes_a_message_special() -> None:

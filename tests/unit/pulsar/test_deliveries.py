@@ -7,10 +7,10 @@ import tracemalloc
 import _pulsar
 import pulsar
 import pytest
-from pulsar_sidecar.adapters.pulsar.client.clients import handle_of, java_message_id
-from pulsar_sidecar.adapters.pulsar.client.publisher import Receipts
-from pulsar_sidecar.adapters.pulsar.topics.pending_consumer import FinishedMessages, due_ms, is_early
-from pulsar_sidecar.ledger_deletion.ports import Delivery, PublishResult
+from pulsar_sidecar.adapters.pulsar_client.clients import handle_of, java_message_id
+from pulsar_sidecar.adapters.pulsar_client.publisher import Receipts
+from pulsar_sidecar.adapters.pulsar_topics.pending_consumer import FinishedMessages, due_ms, is_early
+from pulsar_sidecar.features.ledger_deletion.ports import Delivery, PublishResult
 from pulsar_sidecar.model.errors import PermanentError
 
 
@@ -39,7 +39,7 @@ def test_message_ids(given: _pulsar.MessageId, expected: str) -> None:
     ("delay", "expected"),
     [("500", 1500), ("0", 1000), ("", 1000), ("-5", 1000), ("x", 1000), ("9" * 30, 1000), ("²", 1000)],
 )
-def test_a_retry_is_due_after_its_delay_and_at_once_if_that_is_no_number(delay: str, expected: int) -> None:
+def test_retry_without_valid_delay_is_due_immediately(delay: str, expected: int) -> None:
     assert due_ms(delivery({"DELAY_TIME": delay})) == expected
 
 

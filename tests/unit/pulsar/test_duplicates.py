@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
-from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerDuplicates
-from pulsar_sidecar.deduplication.inspection.canary import DuplicateReceipt, SendFailure
+from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar_wire.producers import BrokerDuplicates
+from pulsar_sidecar.features.deduplication.inspection.canary import DuplicateReceipt, SendFailure
 from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
-from pulsar_sidecar.wire import PulsarApi_pb2 as api
+from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 
 from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, refusal, usual
 from tests.fakes.clock import FakeClock
@@ -64,7 +64,7 @@ def test_each_answer_is_of_its_type(broker: BinaryBroker, duplicates: BrokerDupl
     assert broker.kinds()[-1] == "CLOSE_PRODUCER"
 
 
-def test_a_connection_that_breaks_is_no_answer(broker: BinaryBroker, duplicates: BrokerDuplicates) -> None:
+def test_broken_connection_raises_temporary_error(broker: BinaryBroker, duplicates: BrokerDuplicates) -> None:
     broker.answer = lambda of, came: None if came.type == api.BaseCommand.SEND else usual(of, came)
     with pytest.raises(TemporaryError, match="broke off"):
         duplicates.send_all(TOPIC, "p", [0, 0])

@@ -7,7 +7,7 @@ import pulsar
 import pytest
 import urllib3
 from pulsar import exceptions as client
-from pulsar_sidecar.adapters.pulsar.errors import (
+from pulsar_sidecar.adapters.pulsar_errors import (
     CLIENT_ERRORS,
     HTTP_ERRORS,
     NEVER_SENT,
@@ -15,7 +15,7 @@ from pulsar_sidecar.adapters.pulsar.errors import (
     publish_result,
     translated,
 )
-from pulsar_sidecar.ledger_deletion.ports import PublishResult
+from pulsar_sidecar.features.ledger_deletion.ports import PublishResult
 from pulsar_sidecar.model.errors import (
     ConflictError,
     InvalidInputError,
@@ -97,7 +97,7 @@ def test_a_client_error_is_raised_as_ours(raised: type[pulsar.PulsarException], 
     assert "secret detail" not in str(caught.value)
 
 
-def test_what_another_client_holds_is_a_conflict_and_a_lost_connection_is_temporary() -> None:
+def test_client_errors_are_translated() -> None:
     assert CLIENT_ERRORS[client.ProducerBusy] is CLIENT_ERRORS[client.ConsumerBusy] is ConflictError
     assert CLIENT_ERRORS[client.Timeout] is CLIENT_ERRORS[client.ConnectError] is UnreachableError
     assert CLIENT_ERRORS[client.AuthenticationError] is NotAuthenticatedError
@@ -131,7 +131,7 @@ POOL = urllib3.HTTPConnectionPool("localhost")
         http.ConnectTimeoutError("slow"),
     ],
 )
-def test_a_change_that_never_left_is_temporary(error: http.HTTPError) -> None:
+def test_a_change_that_was_not_sent_is_temporary(error: http.HTTPError) -> None:
     assert isinstance(http_error(error, "PUT /x", change=True), TemporaryError)
 
 

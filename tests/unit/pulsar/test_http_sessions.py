@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.rest.http_sessions import HttpSessions
+from pulsar_sidecar.adapters.pulsar_rest.http_sessions import HttpSessions
 from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions, parse_credentials
 from urllib3 import exceptions
 
-from tests.unit.pulsar.http_brokers import Answer, HttpBroker, http_broker
+from tests.fakes.http_servers import Answer, HttpServer, http_server
 
 
 @pytest.fixture
-def broker() -> Iterator[HttpBroker]:
-    with http_broker(lambda arrived: Answer(404, b'{"reason":"none"}', {"X-Pulsar-a": "1"})) as running:
+def broker() -> Iterator[HttpServer]:
+    with http_server(lambda arrived: Answer(404, b'{"reason":"none"}', {"X-Pulsar-a": "1"})) as running:
         yield running
 
 
@@ -24,7 +24,7 @@ def sessions(read_seconds: float = 2, credentials: ClientCredentials | None = No
 
 
 def test_an_answer_is_whole_and_the_address_arrives_as_it_is(
-    broker: HttpBroker, monkeypatch: pytest.MonkeyPatch
+    broker: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     secret = parse_credentials("token", "token:secret")
@@ -58,7 +58,7 @@ def test_a_connection_is_kept_and_replaced_once_it_has_ended() -> None:
         thread.join()
 
 
-def test_what_goes_wrong_is_an_error_of_urllib3(broker: HttpBroker) -> None:
+def test_failures_are_urllib3_errors(broker: HttpServer) -> None:
     broker.answer = lambda arrived: Answer(0)
     with pytest.raises(exceptions.ProtocolError):
         sessions().send("GET", broker.url, None, {})

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
-from pulsar_sidecar.adapters.pulsar.wire.encoding import KeyedBatch, keyed_batches
-from pulsar_sidecar.adapters.pulsar.wire.producers import LogProducers
+from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar_wire.encoding import KeyedBatch, keyed_batches
+from pulsar_sidecar.adapters.pulsar_wire.producers import LogProducers
 from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.errors import TemporaryError
-from pulsar_sidecar.wire import PulsarApi_pb2 as api
+from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 
 from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, refusal, usual
 from tests.fakes.clock import FakeClock
@@ -123,7 +123,7 @@ def test_records_are_stored_in_batches_by_a_producer_that_stays(log: Log) -> Non
     ],
     ids=["broken", "silent", "closed", "refused"],
 )
-def test_what_was_not_confirmed_is_sent_again_by_another_producer(
+def test_unconfirmed_records_are_resent_by_another_producer(
     log: Log, answer: Callable[[api.BaseCommand], Answers]
 ) -> None:
     log.once(api.BaseCommand.SEND, answer)

@@ -4,17 +4,17 @@ import time
 from collections.abc import Iterator, Sequence
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.adapters.pulsar.rest.topic_stats import Compaction
-from pulsar_sidecar.adapters.pulsar.topics import cancellation_topic
-from pulsar_sidecar.adapters.pulsar.topics.cancellation_topic import PulsarCancellationTopic
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
-from pulsar_sidecar.adapters.pulsar.wire.encoding import encode_message, keyed_batches
+from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar_rest.topic_stats import Compaction
+from pulsar_sidecar.adapters.pulsar_topics import cancellation_topic
+from pulsar_sidecar.adapters.pulsar_topics.cancellation_topic import PulsarCancellationTopic
+from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar_wire.encoding import encode_message, keyed_batches
 from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.wire import PulsarApi_pb2 as api
+from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 
 from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, last_message, refusal, usual
 from tests.fakes.clock import FakeClock
@@ -119,7 +119,7 @@ def log() -> Iterator[Log]:
         opened.connections.close()
 
 
-def test_an_empty_log_is_read_at_once(log: Log) -> None:
+def test_empty_log_is_caught_up_immediately(log: Log) -> None:
     log.follow()
     assert log.read_when_caught_up == []
     (joined,) = log.came(KINDS.SUBSCRIBE)

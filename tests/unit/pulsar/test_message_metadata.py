@@ -5,10 +5,10 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.pulsar.wire.encoding import entry_facts
-from pulsar_sidecar.delayed_delivery.ports import Chunk, EntryFacts
+from pulsar_sidecar.adapters.pulsar_wire.encoding import entry_facts
+from pulsar_sidecar.backlog.ports import Chunk, EntryFacts
 from pulsar_sidecar.model.errors import UndecodableError
-from pulsar_sidecar.wire import PulsarApi_pb2 as api
+from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 
 ENTRY_OF_A_BROKER = bytes.fromhex("0e01f554a02c000000190a096c6f63616c2d302d31100018ca90adc69f3432036b657976616c7565")
 """Written by a 4.0.8 broker: key ``key``, payload ``value``."""
@@ -60,7 +60,7 @@ def test_all_framings_read_the_same(
     )
 
 
-def test_what_makes_a_message_special() -> None:
+def test_entry_facts_describe_special_messages() -> None:
     assert entry_facts(stored(message(num_messages_in_batch=4))).messages_in_batch == 4
     assert entry_facts(stored(message(num_messages_in_batch=1))).messages_in_batch is None
     assert entry_facts(stored(message(marker_type=0))).marker
@@ -85,12 +85,12 @@ def test_what_makes_a_message_special() -> None:
         stored(message(partition_key="ab")).replace(b"ab", b"\xff\xfe"),
     ],
 )
-def test_what_is_no_message_is_an_error(entry: bytes) -> None:
+def test_invalid_message_metadata_is_an_error(entry: bytes) -> None:
     with pytest.raises(UndecodableError):
         entry_facts(entry)
 
 
-def test_no_cut_reads_as_another_message() -> None:
+def test_truncated_entry_is_undecodable() -> None:
     whole = stored(message(deliver_at_time=77), broker=True)
     end_of_metadata = len(whole) - len(b"payload")
     for end in range(end_of_metadata):

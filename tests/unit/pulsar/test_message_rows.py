@@ -5,12 +5,12 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.pulsar.wire.message_rows import MessageRows
-from pulsar_sidecar.deduplication.verifying.rows import WHOLE_BATCH, MessageKind, MessageRow, PayloadState
+from pulsar_sidecar.adapters.pulsar_wire.message_rows import MessageRows
+from pulsar_sidecar.features.duplicates.rows import WHOLE_BATCH, MessageKind, MessageRow, PayloadState
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import LedgerEntry
-from pulsar_sidecar.wire import PulsarApi_pb2 as api
+from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 
 from tests.fakes.stored_batches import COMPRESSORS, stored_batch, stored_message
 
@@ -86,7 +86,9 @@ def test_a_batch_whose_messages_carry_no_ids_is_one_row() -> None:
         (stored_message(b"", num_messages_in_batch=0), WHOLE_BATCH, UNDECODABLE),
     ],
 )
-def test_what_cannot_be_opened_is_an_unreadable_row(entry: bytes, batch_index: int, state: PayloadState) -> None:
+def test_message_that_cannot_be_opened_is_an_unreadable_row(
+    entry: bytes, batch_index: int, state: PayloadState
+) -> None:
     shown = row(entry)
     assert (shown.sequence_id, shown.batch_index, shown.payload_state, shown.payload_hash) == (3, batch_index, state, 0)
 
@@ -126,7 +128,7 @@ def test_a_chunked_message_is_known_by_all_its_chunks() -> None:
     first, second, last = (chunk(number, 3, b"%d" % number) for number in range(3))
     shown = rows(first, second, last)
     assert [(each.chunk_id, each.chunks) for each in shown] == [(0, 3), (1, 3), (2, 3)]
-    assert [each.is_judged for each in shown] == [False, False, True]
+    assert [each.is_compared for each in shown] == [False, False, True]
     whole = shown[-1]
     assert whole.payload_state is READ
     other = rows(first, chunk(1, 3, b"another"), last)[-1]
@@ -166,6 +168,6 @@ def test_few_chunked_messages_are_remembered() -> None:
 
 
 @pytest.mark.parametrize("entry", [b"", b"no message", stored_message(b"", producer_name="p")[:9]])
-def test_what_is_no_message_at_all_is_an_error(entry: bytes) -> None:
+def test_invalid_message_is_an_error(entry: bytes) -> None:
     with pytest.raises(UndecodableError):
         row(entry)

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.rest.namespace_admin import BrokerNamespaceAdmin
-from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_ports import DeletionSettings, NamespaceClusters
+from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar_rest.namespace_admin import BrokerNamespaceAdmin
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_ports import DeletionSettings, NamespaceClusters
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     NotAuthorizedError,
@@ -17,25 +17,21 @@ from pulsar_sidecar.model.errors import (
 )
 from pulsar_sidecar.model.pulsar_versions import line_of
 
-from tests.unit.pulsar.http_brokers import Answer, HttpBroker, http_broker
+from tests.fakes.http_servers import Answer, HttpServer, http_server, json_answer, refusing
 
 
 @pytest.fixture
-def broker() -> Iterator[HttpBroker]:
-    with http_broker(lambda _: Answer(204)) as broker:
+def broker() -> Iterator[HttpServer]:
+    with http_server(lambda _: Answer(204)) as broker:
         yield broker
 
 
 @pytest.fixture
-def admin(broker: HttpBroker) -> BrokerNamespaceAdmin:
+def admin(broker: HttpServer) -> BrokerNamespaceAdmin:
     return BrokerNamespaceAdmin(AdminRest([broker.url]))
 
 
-def reason(status: int, text: str) -> Answer:
-    return Answer(status, json.dumps({"reason": text}).encode())
-
-
-def test_the_calls_are_pulsars_own(broker: HttpBroker, admin: BrokerNamespaceAdmin) -> None:
+def test_the_calls_are_pulsars_own(broker: HttpServer, admin: BrokerNamespaceAdmin) -> None:
     admin.delete_namespace("public/old", force=True)
     admin.delete_namespace("p/c/n", force=False)
     assert admin.namespace_exists("public/old")
@@ -46,8 +42,8 @@ def test_the_calls_are_pulsars_own(broker: HttpBroker, admin: BrokerNamespaceAdm
     ]
 
 
-def test_a_namespace_is_absent_only_where_a_broker_answers_so(broker: HttpBroker, admin: BrokerNamespaceAdmin) -> None:
-    broker.answer = lambda _: reason(404, "Namespace does not exist")
+def test_a_namespace_is_absent_only_where_a_broker_answers_so(broker: HttpServer, admin: BrokerNamespaceAdmin) -> None:
+    broker.answer = lambda _: refusing(404, "Namespace does not exist")
     assert not admin.namespace_exists("public/old")
     broker.answer = lambda _: Answer(500)
     with pytest.raises(TemporaryError):
@@ -57,7 +53,7 @@ def test_a_namespace_is_absent_only_where_a_broker_answers_so(broker: HttpBroker
 @pytest.mark.parametrize(("setting", "allowed"), [("true", True), ("false", False), (None, False)])
 @pytest.mark.parametrize("version", ["4.0.8", "4.2.4"])
 def test_the_brokers_settings(
-    broker: HttpBroker, admin: BrokerNamespaceAdmin, version: str, setting: str | None, *, allowed: bool
+    broker: HttpServer, admin: BrokerNamespaceAdmin, version: str, setting: str | None, *, allowed: bool
 ) -> None:
     settings = {"clusterName": "local", "forceDeleteNamespaceAllowed": setting, "authorizationEnabled": setting}
     broker.answer = lambda request: Answer(
@@ -66,25 +62,32 @@ def test_the_brokers_settings(
     assert admin.deletion_settings() == DeletionSettings("local", line_of(version), allowed, allowed)
 
 
-def test_settings_without_a_cluster_are_no_answer(broker: HttpBroker, admin: BrokerNamespaceAdmin) -> None:
+def test_settings_without_a_cluster_are_no_answer(broker: HttpServer, admin: BrokerNamespaceAdmin) -> None:
     broker.answer = lambda _: Answer(200, b"{}")
     with pytest.raises(TemporaryError, match="lacks clusterName"):
         admin.deletion_settings()
 
 
-@pytest.mark.parametrize(("namespace", "listing"), [("public/old", "/topics"), ("p/c/n", "/destinations")])
-def test_its_topics_are_asked_for_whatever_they_are(
-    broker: HttpBroker, admin: BrokerNamespaceAdmin, namespace: str, listing: str
+@pytest.mark.parametrize(
+    ("namespace", "listings"),
+    [
+        ("public/old", ["/admin/v2/namespaces/public/old/topics?mode=ALL", "/admin/v2/non-persistent/public/old"]),
+        ("p/c/n", ["/admin/namespaces/p/c/n/destinations?mode=ALL", "/admin/non-persistent/p/c/n"]),
+    ],
+)
+def test_topics_that_another_broker_has_loaded_are_listed_too(
+    broker: HttpServer, admin: BrokerNamespaceAdmin, namespace: str, listings: list[str]
 ) -> None:
-    broker.answer = lambda _: Answer(200, b'["non-persistent://public/old/a"]')
+    loaded_elsewhere = b'["non-persistent://public/old/a"]'
+    broker.answer = lambda request: Answer(200, loaded_elsewhere if request.target == listings[1] else b"[]")
     assert admin.topics_in(namespace) == ["non-persistent://public/old/a"]
-    assert broker.arrived[0].target.endswith(f"{namespace}{listing}?mode=ALL")
+    assert [each.target for each in broker.arrived] == listings
     broker.answer = lambda _: Answer(200, b"{}")
     with pytest.raises(TemporaryError, match="did not list the topics"):
         admin.topics_in(namespace)
 
 
-def test_its_clusters_and_theirs_addresses(broker: HttpBroker, admin: BrokerNamespaceAdmin) -> None:
+def test_its_clusters_and_theirs_addresses(broker: HttpServer, admin: BrokerNamespaceAdmin) -> None:
     broker.answer = lambda _: Answer(200, b'{"replication_clusters": ["b", "a"], "allowed_clusters": []}')
     assert admin.clusters_of("public/old") == NamespaceClusters(frozenset({"a", "b"}))
     for document, url in (
@@ -92,32 +95,32 @@ def test_its_clusters_and_theirs_addresses(broker: HttpBroker, admin: BrokerName
         ({"serviceUrlTls": "https://b:1"}, "https://b:1"),
         ({}, "an address that its cluster does not name"),
     ):
-        broker.answer = lambda _, found=document: Answer(200, json.dumps(found).encode())
+        broker.answer = lambda _, found=document: json_answer(found)
         assert admin.cluster_url("b") == url
 
 
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (reason(404, "Namespace public/old does not exist."), NotFoundError),
-        (reason(405, "Broker doesn't allow forced deletion of namespaces"), BrokerRefusedError),
-        (reason(409, "Cannot delete non empty namespace"), BrokerRefusedError),
+        (refusing(404, "Namespace public/old does not exist."), NotFoundError),
+        (refusing(405, "Broker doesn't allow forced deletion of namespaces"), BrokerRefusedError),
+        (refusing(409, "Cannot delete non empty namespace"), BrokerRefusedError),
         (
-            reason(412, "Cannot delete the global namespace public/old. There are still more than one"),
+            refusing(412, "Cannot delete the global namespace public/old. There are still more than one"),
             BrokerRefusedError,
         ),
-        (reason(403, "no admin"), NotAuthorizedError),
-        (reason(409, "Cannot delete non empty bundle"), TemporaryError),
+        (refusing(403, "no admin"), NotAuthorizedError),
+        (refusing(409, "Cannot delete non empty bundle"), TemporaryError),
         (
-            reason(409, "The broker still have in-flight topics created during namespace deletion (path x)"),
+            refusing(409, "The broker still have in-flight topics created during namespace deletion (path x)"),
             TemporaryError,
         ),
-        (reason(412, "Topic is fenced"), TemporaryError),
-        (reason(500, "Subscription has active connected consumers"), OutcomeUnknownError),
+        (refusing(412, "Topic is fenced"), TemporaryError),
+        (refusing(500, "Subscription has active connected consumers"), OutcomeUnknownError),
     ],
 )
 def test_only_what_would_come_again_is_final(
-    answer: Answer, error: type[SidecarError], broker: HttpBroker, admin: BrokerNamespaceAdmin
+    answer: Answer, error: type[SidecarError], broker: HttpServer, admin: BrokerNamespaceAdmin
 ) -> None:
     broker.answer = lambda _: answer
     with pytest.raises(error):

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import _pulsar
 import pulsar
 import pytest
-from pulsar_sidecar.adapters.pulsar.client.clients import SEQUENCE_ID
-from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, TopicPublisher, check_ids, partition_of
-from pulsar_sidecar.ledger_deletion.ports import OutgoingMessage, PublishResult
+from pulsar_sidecar.adapters.pulsar_client.clients import SEQUENCE_ID
+from pulsar_sidecar.adapters.pulsar_client.publisher import PublisherSettings, TopicPublisher, check_ids, partition_of
+from pulsar_sidecar.features.ledger_deletion.ports import OutgoingMessage, PublishResult
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 
 from tests.fakes.clock import FakeClock
@@ -164,7 +164,7 @@ def test_a_missing_receipt_is_unknown_and_what_is_behind_it_stays(caplog: pytest
         ("AlreadyClosed", UNKNOWN),
     ],
 )
-def test_failures_are_called_what_they_are(outcome: str, expected: PublishResult) -> None:
+def test_failures_map_to_publish_results(outcome: str, expected: PublishResult) -> None:
     client = ScriptedClient()
     client.outcomes = {b"b": outcome}
     assert publisher_of(client).publish(plain(b"a", b"b", b"c")) == [STORED, expected, STORED]

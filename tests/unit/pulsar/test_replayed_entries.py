@@ -3,13 +3,13 @@
 import struct
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.wire.message_rows import BookieReplayedEntries
-from pulsar_sidecar.deduplication.ports import ReplayedEntry, UndecodableEntry
+from pulsar_sidecar.adapters.pulsar_wire.message_rows import BookieReplayedEntries
+from pulsar_sidecar.features.deduplication.ports import ReplayedEntry, UndecodableEntry
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import UnseenEntries
 from pulsar_sidecar.model.names import parse_topic_name
-from pulsar_sidecar.wire import PulsarApi_pb2 as api
+from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 
 from tests.fakes.stored_topics import StoredTopic
 

@@ -6,19 +6,15 @@ from pathlib import Path
 
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
-    BinaryConnections,
-    BrokerAddress,
-    TopicOwners,
-)
-from pulsar_sidecar.adapters.pulsar.wire.encoding import metadata_of
-from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerRepublisher
+from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, BrokerAddress, TopicOwners
+from pulsar_sidecar.adapters.pulsar_wire.encoding import metadata_of
+from pulsar_sidecar.adapters.pulsar_wire.producers import BrokerRepublisher
 from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions, parse_credentials
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import BookieId
-from pulsar_sidecar.wire import PulsarApi_pb2 as api
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
+from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 
 from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, challenge, refusal, usual
 from tests.fakes.bookie_servers import FakeBookies, stored_entry
@@ -134,7 +130,7 @@ def test_an_owner_that_is_gone_is_looked_up_again(republishing: Republishing) ->
         (KIND.SEND, lambda came: [refusal(2**64 - 1, api.AuthorizationError)], OutcomeUnknownError),
     ],
 )
-def test_what_breaks_before_anything_was_sent_may_be_tried_again_and_nothing_else(
+def test_only_failures_before_sending_are_retryable(
     republishing: Republishing, kind: int, reply: Reply, error: type[SidecarError]
 ) -> None:
     republishing.broker.answer = lambda of, came: reply(came) if came.type == kind else usual(of, came)

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.adapters.pulsar.topics.topics_setup import TopicsSettings, TopicsSetup
+from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar_topics.topics_setup import TopicsSettings, TopicsSetup
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.fakes.clock import FakeClock
-from tests.unit.pulsar.http_brokers import Answer, Arrived, HttpBroker, http_broker
+from tests.fakes.http_servers import Answer, Arrived, HttpServer, http_server, json_answer, refusing
 
 RETRY = parse_topic_name("persistent://pulsar/system/retry")
 DELAYS = "/admin/v2/persistent/pulsar/system/retry/delayedDelivery"
@@ -22,7 +22,7 @@ RUNTIME = "/admin/v2/brokers/configuration/runtime"
 class Policies:
     """A broker that keeps policies; ``refused`` paths may not be changed, ``over`` is what holds whatever is set."""
 
-    def __init__(self, broker: HttpBroker) -> None:
+    def __init__(self, broker: HttpServer) -> None:
         self.kept: dict[str, object] = {RUNTIME: {"subscriptionExpirationTimeMinutes": "0"}}
         self.refused: set[str] = set()
         self.over: dict[str, object] | None = None
@@ -35,12 +35,12 @@ class Policies:
         parts = urlsplit(arrived.target)
         if arrived.method == "POST":
             if parts.path in self.refused:
-                return Answer(403, b'{"reason":"not yours"}')
+                return refusing(403, "not yours")
             self.changed.append(parts.path)
             self.kept[parts.path] = json.loads(arrived.body)
             return Answer(204)
         found = self.over if "applied=true" in parts.query and self.over is not None else self.kept.get(parts.path)
-        return Answer(204) if found is None else Answer(200, json.dumps(found).encode())
+        return Answer(204) if found is None else json_answer(found)
 
     def apply(self) -> list[str]:
         self.conditions.set_conditions()
@@ -49,7 +49,7 @@ class Policies:
 
 @pytest.fixture
 def policies() -> Iterator[Policies]:
-    with http_broker(lambda arrived: Answer(404)) as broker:
+    with http_server(lambda arrived: Answer(404)) as broker:
         yield Policies(broker)
 
 
@@ -68,7 +68,7 @@ def test_any_delay_is_allowed_on_the_retry_topic_once(policies: Policies) -> Non
         ({"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 500}, 500, "refuse delays over 500 ms"),
     ],
 )
-def test_what_holds_although_it_was_set_otherwise_is_reported(
+def test_effective_policy_is_reported_if_setting_it_fails(
     policies: Policies, holds: dict[str, object], most_delay_ms: int, expected: str
 ) -> None:
     policies.refused, policies.over = {DELAYS}, holds
@@ -104,7 +104,7 @@ def test_an_expiry_that_may_not_be_changed_is_reported(policies: Policies) -> No
 def test_a_look_reports_the_same_and_changes_nothing(policies: Policies) -> None:
     policies.kept[EXPIRATION] = 30
     policies.over = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 500}
-    policies.conditions.look_at_conditions()
+    policies.conditions.check_conditions()
     delays, expiry = policies.conditions.warnings
     assert "refuse delays over 500 ms" in delays
     assert "expire after 30 minutes" in expiry

@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.pulsar.client.publisher import partition_of
+from pulsar_sidecar.adapters.pulsar_client.publisher import partition_of
 
 
 @given(st.text(min_size=1), st.integers(1, 64))

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import _pulsar
 import pulsar
 import pytest
-from pulsar_sidecar.adapters.pulsar.client import clients
-from pulsar_sidecar.adapters.pulsar.client.clients import has_more, messages_since
+from pulsar_sidecar.adapters.pulsar_client import clients
+from pulsar_sidecar.adapters.pulsar_client.clients import has_more, messages_since
 
 
 class Returning:
@@ -113,7 +113,7 @@ def test_a_reader_that_sees_no_message_yet_does_not_end_the_reading() -> None:
     assert Topic(10, 20, 30, late=1).since(20) == [1, 2]
 
 
-def test_one_reader_that_sees_nothing_does_not_make_a_topic_empty() -> None:
+def test_one_reader_without_messages_does_not_mean_an_empty_topic() -> None:
     assert Topic(10, 20, 30, newest_unseen=2).since(20) == [1, 2]
     with pytest.raises(pulsar.exceptions.Timeout):
         Topic(10, 20, 30, newest_unseen=1_000).since(20)
@@ -130,7 +130,7 @@ def test_a_reading_that_cannot_get_to_the_newest_message_fails() -> None:
         Topic(10, 20, 30, lost=True).since(20)
 
 
-def test_what_comes_while_it_is_read_is_not_waited_for() -> None:
+def test_messages_published_during_the_read_are_not_awaited() -> None:
     topic = Topic(10, 20)
     topic.later = [Stored(2, 30), Stored(3, 40)]
     assert topic.since(10) == [0, 1]

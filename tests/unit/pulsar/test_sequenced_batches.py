@@ -5,11 +5,11 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.pulsar.wire.encoding import batched
-from pulsar_sidecar.adapters.pulsar.wire.sequenced_batches import Entry, batch_payload, entries_of, varint
-from pulsar_sidecar.deduplication.publishing.messages import Batch, OutgoingMessage
+from pulsar_sidecar.adapters.pulsar_wire.encoding import batched
+from pulsar_sidecar.adapters.pulsar_wire.sequenced_batches import Entry, batch_payload, entries_of, varint
+from pulsar_sidecar.features.publishing.messages import Batch, OutgoingMessage
 from pulsar_sidecar.model.errors import PermanentError
-from pulsar_sidecar.wire import PulsarApi_pb2 as api
+from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 
 NUMBERS = st.integers(0, 2**63 - 1) | st.sampled_from([0, 127, 128, 16383, 16384, 2**28 - 1, 2**28, 2**63 - 1])
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -57,10 +57,10 @@ def test_a_batch_names_its_lowest_and_its_highest_id() -> None:
     metadata = entry.metadata
     assert (metadata.sequence_id, metadata.highest_sequence_id, metadata.num_messages_in_batch) == (5, 9, 2)
     assert (metadata.producer_name, metadata.publish_time, metadata.partition_key) == ("loader", 123, "first")
-    assert (entry.judged_by, entry.is_chunk, entry.completes, entry.asks) == (5, False, True, False)
+    assert (entry.judged_by, entry.is_chunk, entry.completes, entry.is_probe) == (5, False, True, False)
 
 
-def test_a_message_alone_is_no_batch() -> None:
+def test_single_message_is_not_batched() -> None:
     (entry,) = entries(Batch([OutgoingMessage(b"a", 5, "k", {"p": "v"}, 77)], 5, 5))
     metadata = entry.metadata
     assert not metadata.HasField("num_messages_in_batch")
@@ -89,7 +89,7 @@ def test_only_the_last_chunk_bears_the_messages_id(pushed: int, others_id: int) 
 
 def test_of_a_message_that_was_pushed_only_the_last_chunk_is_sent() -> None:
     batch = Batch([OutgoingMessage(b"x" * 3_000, 5)], 5, 5)
-    assert entries(batch, 5, 1_000) == [entries(batch, 4, 1_000)[-1]._replace(asks=True)]
+    assert entries(batch, 5, 1_000) == [entries(batch, 4, 1_000)[-1]._replace(is_probe=True)]
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,6 @@ def test_of_a_message_that_was_pushed_only_the_last_chunk_is_sent() -> None:
         [OutgoingMessage(b"x", 1, properties={"p": "v" * 2_000})],
     ],
 )
-def test_what_no_broker_takes_is_refused(messages: list[OutgoingMessage]) -> None:
+def test_batch_that_brokers_reject_is_refused(messages: list[OutgoingMessage]) -> None:
     with pytest.raises(PermanentError, match="maxMessageSize"):
         entries(Batch(messages, 1, len(messages)), -1, 1_000)

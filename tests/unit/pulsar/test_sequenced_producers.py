@@ -6,11 +6,11 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
-from pulsar_sidecar.adapters.pulsar.wire.sequenced_producers import BrokerSequencedProducers
-from pulsar_sidecar.deduplication.publishing.messages import Batch, OutgoingMessage
-from pulsar_sidecar.deduplication.publishing.ports import Receipt
+from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar_wire.sequenced_producers import BrokerSequencedProducers
+from pulsar_sidecar.features.publishing.messages import Batch, OutgoingMessage
+from pulsar_sidecar.features.publishing.ports import Receipt
 from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import (
@@ -22,12 +22,12 @@ from pulsar_sidecar.model.errors import (
     TemporaryError,
 )
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
-from pulsar_sidecar.wire import PulsarApi_pb2 as api
+from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 
 from tests.cluster.patience import until
 from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, refusal, usual
 from tests.fakes.delayed_messages import TOPIC
-from tests.unit.pulsar.http_brokers import NO_CLIENTS, Answer, Arrived, HttpBroker, http_broker
+from tests.fakes.http_servers import NO_CLIENTS, Answer, Arrived, HttpServer, http_server
 
 KINDS = api.BaseCommand
 BATCH = Batch([OutgoingMessage(b"a", 5), OutgoingMessage(b"b", 7)], 5, 7)
@@ -39,7 +39,7 @@ PATIENCE_SECONDS = 5.0
 @dataclass
 class Cluster:
     broker: BinaryBroker
-    web: HttpBroker
+    web: HttpServer
     producers: BrokerSequencedProducers
 
     def commands(self, kind: int) -> list[api.BaseCommand]:
@@ -54,7 +54,7 @@ def running() -> Iterator[Cluster]:
     clock = SystemClock()
     with ExitStack() as stack:
         broker = stack.enter_context(binary_broker())
-        web = stack.enter_context(http_broker(lambda arrived: Answer(404)))
+        web = stack.enter_context(http_server(lambda arrived: Answer(404)))
         connections = stack.enter_context(closing(BinaryConnections(ClientCredentials(), TlsOptions(), clock, 2, 2)))
         owners = TopicOwners(broker.url, connections)
         rest = AdminRest([web.url])
@@ -223,7 +223,7 @@ def test_pings_are_answered_while_the_program_does_something_else(cluster: Clust
     assert producer.receive(0) == Receipt(5, Position(LedgerId(3), EntryId(9)))
 
 
-def test_a_topic_that_moves_meanwhile_is_noticed_at_the_next_call(cluster: Cluster) -> None:
+def test_topic_moved_while_sending_is_noticed_at_the_next_call(cluster: Cluster) -> None:
     producer = cluster.producers.open(TOPIC, "mine")
     closed = api.CommandCloseProducer(producer_id=1, request_id=NOWHERE)
     cluster.answers(KINDS.SEND, lambda came: [KINDS(type=KINDS.CLOSE_PRODUCER, close_producer=closed)])

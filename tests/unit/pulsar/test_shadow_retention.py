@@ -1,11 +1,11 @@
 """A shadow is loaded for a question only where its retention is known to be infinite."""
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerShadows
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerShadows
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.ownership.paths import managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
 
 from tests.fakes.admin_answers import FakeAdminRest
 from tests.fakes.bookkeeper import managed_ledger_bytes
@@ -56,7 +56,7 @@ def test_a_partition_of_a_partitioned_shadow_counts_before_it_was_ever_loaded() 
         assert asked(FakeAdminRest(), store, topic) == SOURCE
 
 
-def test_no_broker_is_asked_about_other_topics() -> None:
+def test_brokers_are_not_queried_about_other_topics() -> None:
     store, rest = FakeMetadataStore(), FakeAdminRest()
     store.put(managed_ledger_path(SHADOW.managed_ledger_name), managed_ledger_bytes([1]))
     assert asked(rest, store) is None

@@ -4,16 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
-    BinaryConnections,
-    BrokerAddress,
-    TopicOwners,
-)
+from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, BrokerAddress, TopicOwners
 from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import NotAuthenticatedError, SidecarError, TemporaryError
 from pulsar_sidecar.model.names import parse_topic_name
-from pulsar_sidecar.wire import PulsarApi_pb2 as api
+from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 
 from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, closed_consumer, refusal, usual
 
@@ -90,6 +86,6 @@ def test_a_conversation_that_leaves_a_request_open_ends_the_connection(broker: B
     connections = BinaryConnections(ClientCredentials(), TlsOptions(), SystemClock(), 2, 0.5)
     for _ in range(2):
         with connections.using(BrokerAddress(broker.url)) as connection:
-            connection.ask(api.CommandLookupTopic(topic=str(TOPICS[0])))
+            connection.send_request(api.CommandLookupTopic(topic=str(TOPICS[0])))
     connections.close()
     assert broker.connections == 2

@@ -6,12 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.pulsar.rest.topic_stats import (
-    Compaction,
-    compaction_of,
-    parse_internal_stats,
-    parse_stats,
-)
+from pulsar_sidecar.adapters.pulsar_rest.topic_stats import Compaction, compaction_of, parse_internal_stats, parse_stats
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import parse_topic_name
@@ -97,7 +92,12 @@ def broken() -> list[Any]:
         del without[part]
         wrong[part] = "x"
         documents += [without, wrong]
-    for key, value in (("readPosition", "x"), ("cursorLedger", "11"), ("properties", {"CompactedTopicLedger": "a"})):
+    for key, value in (
+        ("totalNonContiguousDeletedMessagesRange", None),
+        ("readPosition", "x"),
+        ("cursorLedger", "11"),
+        ("properties", {"CompactedTopicLedger": "a"}),
+    ):
         document = copy.deepcopy(internal_stats())
         document["cursors"]["__compaction"][key] = value
         documents.append(document)
@@ -108,6 +108,24 @@ def broken() -> list[Any]:
 def test_an_answer_that_lacks_a_part_is_an_error(document: object) -> None:
     with pytest.raises(TemporaryError):
         parse_internal_stats(document, TOPIC, "b")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        [],
+        {},
+        {"publishers": []},
+        {"subscriptions": {}},
+        {"subscriptions": [], "publishers": []},
+        {"subscriptions": {"a": 1}, "publishers": []},
+        {"subscriptions": {"a": {"type": "Shared"}}, "publishers": []},
+        {"subscriptions": {"a": {"consumers": [], "msgOutCounter": 0, "unackedMessages": "4"}}, "publishers": []},
+    ],
+)
+def test_stats_that_lack_a_part_are_an_error(document: object) -> None:
+    with pytest.raises(TemporaryError):
+        parse_stats(document, TOPIC)
 
 
 def at(ledger: int, entry: int) -> Position:
@@ -133,7 +151,7 @@ def progress_of(document: object) -> PositionRanges:
     return parse_internal_stats(document, TOPIC).cursor("sub").acknowledged
 
 
-def test_what_lies_up_to_the_mark_delete_position_is_acknowledged() -> None:
+def test_entries_up_to_mark_delete_are_acknowledged() -> None:
     progress = progress_of(stats("22:5", "[]"))
     assert at(22, 5) in progress
     assert at(21, 999) in progress
@@ -172,7 +190,7 @@ def test_the_printed_ranges_of_any_set_read_back(entries: set[int], mark_delete:
         {**stats("22:5", "[]"), "lastConfirmedEntry": None},
     ],
 )
-def test_progress_that_cannot_be_read_is_no_progress_of_nothing(document: dict[str, object]) -> None:
+def test_unreadable_progress_raises_temporary_error(document: dict[str, object]) -> None:
     with pytest.raises(TemporaryError):
         progress_of(document)
 

@@ -5,18 +5,18 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.wire import topic_tails
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
-from pulsar_sidecar.adapters.pulsar.wire.encoding import encode_message
-from pulsar_sidecar.adapters.pulsar.wire.topic_tails import BrokerTopicTails
-from pulsar_sidecar.deduplication.publishing.resume import StoredRecord, Tail
-from pulsar_sidecar.deduplication.verifying.rows import payload_hash
+from pulsar_sidecar.adapters.pulsar_wire import topic_tails
+from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar_wire.encoding import encode_message
+from pulsar_sidecar.adapters.pulsar_wire.topic_tails import BrokerTopicTails
+from pulsar_sidecar.features.publishing.resume import StoredRecord, Tail
 from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.payloads import payload_hash
 from pulsar_sidecar.model.topic_stats import TopicInternalStats, TopicStats
-from pulsar_sidecar.wire import PulsarApi_pb2 as api
+from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 
 from tests.fakes.binary_brokers import (
     Answers,
@@ -196,7 +196,7 @@ def test_of_a_whole_topic_the_newest_records_are_kept(
     assert tails.read_back(TOPIC, at(0), "mine") == Tail(MINE, at(0)), "a checkpoint needs all"
 
 
-def test_what_an_open_transaction_hides_is_waited_for(
+def test_entries_hidden_by_a_transaction_are_awaited(
     topic: Topic, tails: BrokerTopicTails, statistics: Statistics
 ) -> None:
     topic.hidden, statistics.open_transactions = 5, [1, 2]
@@ -206,7 +206,7 @@ def test_what_an_open_transaction_hides_is_waited_for(
         tails.read_back(TOPIC, None, "mine")
 
 
-def test_what_came_after_the_reading_began_may_be_hidden(
+def test_entries_after_the_start_of_reading_may_be_hidden(
     topic: Topic, tails: BrokerTopicTails, statistics: Statistics
 ) -> None:
     topic.hidden, statistics.open_transactions, statistics.end = 4, [1], at(2)

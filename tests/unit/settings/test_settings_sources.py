@@ -60,7 +60,13 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
             properties(path)
 
 
-def test_spellings() -> None:
-    field = "two_phase_deletion_outcome_retention_size_in_mb"
-    assert setting_key(field) == "twoPhaseDeletionOutcomeRetentionSizeInMB"
-    assert flag(field) == "--two-phase-deletion-outcome-retention-size-in-mb"
+@pytest.mark.parametrize(
+    ("field", "key"),
+    [
+        ("two_phase_deletion_outcome_retention_size_in_mb", "twoPhaseDeletionOutcomeRetentionSizeInMB"),
+        ("openid_allowed_token_issuers", "openIDAllowedTokenIssuers"),
+        ("openid_key_id_cache_miss_refresh_seconds", "openIDKeyIdCacheMissRefreshSeconds"),
+    ],
+)
+def test_settings_are_spelled_as_in_broker_conf_and_as_options(field: str, key: str) -> None:
+    assert (setting_key(field), flag(field)) == (key, "--" + field.replace("_", "-"))

@@ -30,7 +30,7 @@ _COURSES: Mapping[str, tuple[Callable[[float], float], bool]] = {
 
 
 @pytest.mark.parametrize("name", _COURSES)
-def test_what_grows_on_is_not_flat(name: str) -> None:
+def test_flat_and_growing_courses_are_distinguished(name: str) -> None:
     value_at_hour, flat = _COURSES[name]
     assert judge(_course(value_at_hour)).is_flat is flat
 

@@ -1,4 +1,4 @@
-"""How pages ask the REST door: as whom, how often, and what of an answer goes where."""
+"""How pages ask the REST API: as whom, how often, and what of an answer goes where."""
 
 from fastapi import APIRouter, Request
 from pulsar_sidecar.web import ask
@@ -7,7 +7,7 @@ from pulsar_sidecar.web.pages import Page
 from pulsar_sidecar.web.shell import act, form_of
 from starlette.responses import JSONResponse, Response
 
-from tests.fakes.rest_door import FakeBrowser
+from tests.fakes.rest_api import FakeBrowser
 
 STATUS = "GET /admin/v2/ledger-deletion/status"
 LEAKS = "/admin/v2/ledger-deletion/watch/leaks?limit=5"
@@ -40,44 +40,44 @@ PAGES = (Page("/ui/read", "Read", router),)
 
 def ready(browser: FakeBrowser) -> FakeBrowser:
     browser.pages = PAGES
-    browser.door.answers[f"GET {LEAKS}"] = {"total": 1}
+    browser.api.answers[f"GET {LEAKS}"] = {"total": 1}
     browser.get("/ui/read")  # has the form's secret now
-    browser.door.asked.clear()
+    browser.api.asked.clear()
     browser.clock.advance_ms(10_000)
     return browser
 
 
-def test_what_was_read_is_kept_for_seconds_and_shared(browser: FakeBrowser) -> None:
+def test_responses_are_cached_for_seconds_and_shared(browser: FakeBrowser) -> None:
     ready(browser)
     first = browser.get("/ui/read").text
     browser.clock.advance_ms(3_000)
     assert browser.get("/ui/read").text == first
-    assert len(browser.door.asked) == 1
+    assert len(browser.api.asked) == 1
     browser.clock.advance_ms(3_000)
     assert browser.get("/ui/read").text != first
-    assert len(browser.door.asked) == 2
+    assert len(browser.api.asked) == 2
 
 
-def test_nothing_that_was_kept_for_one_caller_is_shown_to_another(browser: FakeBrowser) -> None:
+def test_cached_response_is_not_shown_to_another_caller(browser: FakeBrowser) -> None:
     ready(browser).sign_in = True
     browser.get("/ui/read")
-    browser.door.token = "right"
+    browser.api.token = "right"
     browser.cookies["pulsar-sidecar-token-0"] = "other"
     shown = browser.get("/ui/read")
     assert (shown.status, shown.header("location")) == (303, "/ui/sign-in?next=%2Fui%2Fread")
     browser.cookies["pulsar-sidecar-token-0"] = "right"
     assert '"total":1' in browser.get("/ui/read").text
-    assert browser.door.asked[-1].headers["authorization"] == "Bearer right"
+    assert browser.api.asked[-1].headers["authorization"] == "Bearer right"
 
 
-def test_what_was_kept_is_not_shown_under_another_host(browser: FakeBrowser) -> None:
+def test_cached_response_is_not_shown_under_another_host(browser: FakeBrowser) -> None:
     ready(browser)
     browser.get("/ui/read")
-    browser.door.answers[f"GET {LEAKS}"] = (403, {"reason": "the Host header is neither"})
+    browser.api.answers[f"GET {LEAKS}"] = (403, {"reason": "the Host header is neither"})
     shown = browser.get("/ui/read", host="evil.example")
     assert '"value":null' in shown.text
-    assert browser.door.asked[-1].headers["host"] == "evil.example"
-    assert browser.door.asked[-1].address == "192.0.2.7"
+    assert browser.api.asked[-1].headers["host"] == "evil.example"
+    assert browser.api.asked[-1].address == "192.0.2.7"
 
 
 def test_a_refusal_ends_what_was_kept_and_a_failure_does_not(browser: FakeBrowser) -> None:
@@ -89,24 +89,24 @@ def test_a_refusal_ends_what_was_kept_and_a_failure_does_not(browser: FakeBrowse
         ((503, {"reason": "no broker answers"}), '"value":null,"problem":"no broker answers"'),
     ):
         browser.clock.advance_ms(10_000)
-        browser.door.answers[f"GET {LEAKS}"] = answer
+        browser.api.answers[f"GET {LEAKS}"] = answer
         assert value in browser.get("/ui/read").text
 
 
 def test_a_change_is_asked_for_once_and_what_was_kept_is_read_again(browser: FakeBrowser) -> None:
     path = "/admin/v2/persistent/t/n/a%2Fb%20c"
-    ready(browser).door.answers[f"POST {path}"] = {"ok": True}
+    ready(browser).api.answers[f"POST {path}"] = {"ok": True}
     browser.get("/ui/read")
     shown = browser.post("/ui/change")
     assert (shown.status, shown.header("location")) == (303, "/ui/read")
-    assert browser.door.calls("POST") == [(path, {"x": 1})]
+    assert browser.api.calls("POST") == [(path, {"x": 1})]
     browser.clock.advance_ms(1)
     browser.get("/ui/read")
-    assert len(browser.door.calls("GET")) == 2
+    assert len(browser.api.calls("GET")) == 2
 
 
 def test_the_reason_of_a_refused_change_is_shown_once(browser: FakeBrowser) -> None:
-    ready(browser).door.answers["POST /admin/v2/persistent/t/n/a%2Fb%20c"] = (409, {"reason": "<b>in use</b>; wait"})
+    ready(browser).api.answers["POST /admin/v2/persistent/t/n/a%2Fb%20c"] = (409, {"reason": "<b>in use</b>; wait"})
     assert browser.post("/ui/change").status == 303
     shown = browser.get("/ui/nothing")
     assert shown.status == 404
@@ -115,7 +115,7 @@ def test_the_reason_of_a_refused_change_is_shown_once(browser: FakeBrowser) -> N
 
 
 def test_a_change_without_an_answer_may_have_taken_effect(browser: FakeBrowser) -> None:
-    ready(browser).door.answers["POST /admin/v2/persistent/t/n/a%2Fb%20c"] = (503, {"reason": "the outcome is unknown"})
+    ready(browser).api.answers["POST /admin/v2/persistent/t/n/a%2Fb%20c"] = (503, {"reason": "the outcome is unknown"})
     browser.post("/ui/change")
     shown = browser.get("/ui/nothing").words
     assert "Not confirmed Look before you repeat it (503): the outcome is unknown" in shown
@@ -124,25 +124,25 @@ def test_a_change_without_an_answer_may_have_taken_effect(browser: FakeBrowser) 
 
 def test_a_redirect_is_followed_to_a_registered_sidecar_with_the_token(browser: FakeBrowser) -> None:
     browser.cookies["pulsar-sidecar-token-0"] = "secret"
-    ready(browser).door.answers[f"GET {LEAKS}"] = (307, ELSEWHERE)
+    ready(browser).api.answers[f"GET {LEAKS}"] = (307, ELSEWHERE)
     browser.others[ELSEWHERE] = Answer(200, {"total": 7})
     assert '"total":7' in browser.get("/ui/read").text
     assert browser.sent_elsewhere == [("GET", ELSEWHERE, "Bearer secret", None)]
 
 
 def test_a_redirect_to_another_address_gets_nothing(browser: FakeBrowser) -> None:
-    ready(browser).door.answers[f"GET {LEAKS}"] = (307, "http://evil.example:8750/admin")
+    ready(browser).api.answers[f"GET {LEAKS}"] = (307, "http://evil.example:8750/admin")
     assert "redirected to evil.example:8750, which is not a registered sidecar" in browser.get("/ui/read").text
     assert browser.sent_elsewhere == []
 
 
 def test_a_sidecar_that_does_not_answer_is_a_problem_of_the_page(browser: FakeBrowser) -> None:
-    ready(browser).door.answers[f"GET {LEAKS}"] = (307, ELSEWHERE)
+    ready(browser).api.answers[f"GET {LEAKS}"] = (307, ELSEWHERE)
     assert "does not answer" in browser.get("/ui/read").text
 
 
 def test_a_defect_of_a_page_names_the_request(browser: FakeBrowser) -> None:
-    ready(browser).door.answers[f"GET {LEAKS}"] = RuntimeError("secret")
+    ready(browser).api.answers[f"GET {LEAKS}"] = RuntimeError("secret")
     try:
         browser.get("/ui/read")
     except RuntimeError:

@@ -1,49 +1,49 @@
 """The pages of audits, in front of the real routes on audits on disk."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
 import pytest
 from prometheus_client import CollectorRegistry
-from pulsar_sidecar.api.app import create_app
-from pulsar_sidecar.api.gate import Gate
-from pulsar_sidecar.api.rights import Rights
-from pulsar_sidecar.api.rooms.audit import router
-from pulsar_sidecar.audit import applying
-from pulsar_sidecar.audit.plan_progress import advance, progress_of
-from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, GuardResult, HistoryEntry
-from pulsar_sidecar.bootstrap.audit_review import BegunApplication
-from pulsar_sidecar.bootstrap.audit_service import AuditReviews, PlanSending
-from pulsar_sidecar.bootstrap.rooms.audit import NO_ARROW, NoAudits
-from pulsar_sidecar.ledger_ownership.paths import instance_id_path
-from pulsar_sidecar.model.clocks import Pace, StopSignal
-from pulsar_sidecar.model.progress import ReportCount
+from pulsar_sidecar.features.audit.http import router
+from pulsar_sidecar.features.audit.opening import NO_ARROW, NoAudits
+from pulsar_sidecar.features.audit.plan_progress import progress_of
+from pulsar_sidecar.features.audit.results.summaries import (
+    AuditSummary,
+    Count,
+    GuardResult,
+    HistoryEntry,
+    OffloadSummary,
+)
+from pulsar_sidecar.server.app import create_app
+from pulsar_sidecar.server.gate import Gate
+from pulsar_sidecar.server.rights import Rights
 from starlette.types import Receive, Scope, Send
 
 from tests.cluster.patience import until
 from tests.fakes.clock import FakeClock
 from tests.fakes.metadata import FakeMetadataStore
-from tests.fakes.rest_door import FakeBrowser, FakeRestDoor
+from tests.fakes.rest_api import FakeBrowser, FakeRestApi
 from tests.unit.audit.findings import (
     AUDIT_ID,
     DAY_MS,
-    INSTANCE_ID,
     STORE_TIME_MS,
     missing,
+    offloaded,
     orphan,
     unattributed,
     usage,
 )
+from tests.unit.audit.sending import served_audits
 from tests.unit.audit.written import write_audit
 
 PLACE = f"/ui/audits/{AUDIT_ID}"
 HOSTILE = "persistent://public/default/<img src=x onerror=alert(1)>\"'&{{7*7}}"
 
 
-class AuditDoor(FakeRestDoor):
+class AuditApi(FakeRestApi):
     """The real routes of audits; everything else is as a test puts it in."""
 
     def __init__(self, service: object) -> None:
@@ -79,18 +79,6 @@ class Shelf:
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Iterator[Shelf]:
-    store, threads = FakeMetadataStore(), ThreadPoolExecutor(1)
-    store.advance_ms(STORE_TIME_MS - store.now_ms())
-    store.put(instance_id_path("/ledgers"), INSTANCE_ID.encode())
-
-    def send(
-        begun: BegunApplication, batches: applying.Batches, pace: Pace, report: ReportCount, stop: StopSignal
-    ) -> applying.SentRows:
-        advance(store, begun.plan.sha256, begun.held, begun.plan.rows, 0)
-        return applying.SentRows(begun.plan.rows)
-
-    sending = PlanSending(store, FakeClock(), threads, send)
-    browser = FakeBrowser(door=AuditDoor(AuditReviews(tmp_path, sending, deletes=True)))
     orphans = [orphan(number) for number in range(60)]
     orphans += [
         orphan(100, topic=HOSTILE, tenant="acme", namespace="acme/eu", length_bytes=10**9, cause="unknown"),
@@ -106,12 +94,17 @@ def shelf(tmp_path: Path) -> Iterator[Shelf]:
         [missing(5)],
         [unattributed(7)],
         [usage("persistent://public/default/a"), usage("persistent://acme/eu/b", tenant="acme", namespace="acme/eu")],
+        [offloaded(5, topic=HOSTILE)],
         history=history,
+        offload=OffloadSummary(
+            ("s3://tiered",), 1, {"lost": Count(1, 5)}, uses_by_tenant={"acme": {"referenced": Count(1, 5)}}
+        ),
     )
-    browser.get("/ui/sign-in")
-    yield Shelf(tmp_path, store, browser, written)
-    threads.shutdown()
-    browser.runner.close()
+    with served_audits(tmp_path) as audits:
+        browser = FakeBrowser(api=AuditApi(audits.reviews))
+        browser.get("/ui/sign-in")
+        yield Shelf(tmp_path, audits.store, browser, written)
+        browser.runner.close()
 
 
 def test_audits_are_listed_with_verdict_and_trend(shelf: Shelf) -> None:
@@ -122,8 +115,8 @@ def test_audits_are_listed_with_verdict_and_trend(shelf: Shelf) -> None:
     assert "Trend over 2 audits, UTC" in shown.words
 
 
-def test_what_serves_no_audits_names_what_to_install() -> None:
-    browser = FakeBrowser(door=AuditDoor(NoAudits(NO_ARROW)))
+def test_missing_audit_extra_names_the_package_to_install() -> None:
+    browser = FakeBrowser(api=AuditApi(NoAudits(NO_ARROW)))
     shown = browser.get("/ui/audits")
     assert shown.status == 200
     assert "pip install &#39;pulsar-sidecar[audit]&#39;" in shown.text
@@ -137,12 +130,13 @@ def test_an_audit_that_cannot_be_read_is_named(shelf: Shelf) -> None:
     assert "Unreadable audit:" in shelf.browser.get("/ui/audits").words
 
 
-def test_one_audit_has_verdict_guards_and_ways_down(shelf: Shelf) -> None:
+def test_audit_page_shows_verdict_guards_and_commands(shelf: Shelf) -> None:
     shown = shelf.browser.get(PLACE)
     assert shown.status == 200
     assert "Plan" in shown.words
     assert "passed same-cluster" in shown.words
     assert f'href="{PLACE}/tables/orphans"' in shown.text
+    assert f'href="{PLACE}/tables/offloaded"' in shown.text
     assert "not-applied 0 of 61 ledgers sent to the deletion service" in shown.words
     assert f"audit apply {shelf.directory}/monday --execute --plan {shelf.plan}" in shown.words
     assert shelf.browser.get("/ui/audits/none").status == 404
@@ -177,7 +171,12 @@ def test_filters_and_pages_stay_in_the_address(shelf: Shelf) -> None:
 
 @pytest.mark.parametrize(
     ("table", "words"),
-    [("missing", "cannot read 10 entries"), ("unattributed", "no component"), ("usage", "persistent://acme/eu/b")],
+    [
+        ("missing", "cannot read 10 entries"),
+        ("unattributed", "no component"),
+        ("usage", "persistent://acme/eu/b"),
+        ("offloaded", "lost"),
+    ],
 )
 def test_every_table_is_shown(table: str, words: str, shelf: Shelf) -> None:
     shown = shelf.browser.get(f"{PLACE}/tables/{table}")

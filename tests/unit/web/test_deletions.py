@@ -1,11 +1,28 @@
 """The pages of deletions, and each act to the call that it makes."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from pulsar_sidecar.features.ledger_deletion.results import (
+    Control,
+    DeadLetter,
+    DeletionTrend,
+    EndedProtection,
+    InflightEstimate,
+    LimitReadings,
+    OperationState,
+    PendingRecord,
+    RedriveResult,
+    TopicDeletionStatus,
+    TrendPoint,
+    UndeleteResult,
+)
+from pulsar_sidecar.model.ids import LedgerId, OperationId
 
 from tests.fakes.clock import START_MS
-from tests.fakes.rest_door import OPERATOR, FakeBrowser
+from tests.fakes.rest_api import OPERATOR, FakeBrowser
 from tests.unit.web.answers import deletion_status
 
 BASE = "/admin/v2/ledger-deletion"
@@ -13,48 +30,36 @@ STATUS = f"GET {BASE}/status"
 HOSTILE = "persistent://a/b/<script>alert(1)</script>"
 
 
-def running(number: int, **changed: Any) -> dict[str, Any]:
-    return {
-        "operationId": f"op-{number}",
-        "topic": f"persistent://public/default/topic-{number}",
-        "part": None,
-        "state": "running",
-        "recordedLedgers": 1_234,
-        "attempts": 1,
-        "requestedMs": START_MS - 60_000,
-        "reason": "the topic has active producers",
-        "requestedBy": "ops",
-        "failures": 0,
-        "failingSinceMs": None,
-        "nextAttemptMs": None,
-        "requestId": "r-1",
-        "remedy": None,
-        **changed,
-    }
+STOPPED = "the topic has active producers"
+ONE = TopicDeletionStatus(
+    OperationId("op-1"), "topic-1", None, OperationState.RUNNING, 1_234, 1, START_MS - 60_000, STOPPED, "ops"
+)
+FOLLOWED = ONE.followed(driver="one", left_nodes=("/managed-ledgers/x",), left=(LedgerId(5), LedgerId(6)))
 
 
-def followed(**changed: Any) -> dict[str, Any]:
-    left = {"driver": "one", "leftNodes": ["/managed-ledgers/x"], "leftLedgers": 2, "leftLedgerIds": [5, 6]}
-    return running(1, **left, **{"endedMs": None, "abandonedBy": None, **changed})
+def running(number: int, **changed: Any) -> TopicDeletionStatus:
+    topic = f"persistent://public/default/topic-{number}"
+    return replace(ONE, operation_id=OperationId(f"op-{number}"), **{"topic": topic, **changed})
 
 
-def dead_letter(number: int, **changed: Any) -> dict[str, Any]:
+def dead_letter(number: int, **changed: Any) -> DeadLetter:
     record = {"ledgerId": number, "topicName": HOSTILE, "ledgerComponent": "MANAGED_LEDGER", "ledgerType": "LEDGER"}
-    return {
-        "messageId": f"7:{number}:0",
-        "record": record,
-        "raw": "{}",
-        "reason": "references-unknown: /managed-ledgers/x cannot be read",
-        "tries": 11,
-        "deadSinceMs": START_MS - 3_600_000,
-        "requestId": None,
-        **changed,
-    }
+    reason = "references-unknown: /managed-ledgers/x cannot be read"
+    return replace(DeadLetter(f"7:{number}:0", record, "{}", reason, 11, START_MS - 3_600_000), **changed)
+
+
+def trend(
+    *pending: int, seconds_left: float | None = None, speeds: Sequence[float | None] = (None,) * 3
+) -> DeletionTrend:
+    """Return the trend of a point a minute."""
+    minutes = enumerate(zip(pending, speeds, strict=False))
+    points = (TrendPoint(START_MS + 60_000 * minute, left, speed, None) for minute, (left, speed) in minutes)
+    return DeletionTrend(tuple(points), seconds_left)
 
 
 @pytest.fixture
 def deleting(browser: FakeBrowser) -> FakeBrowser:
-    browser.door.answers |= {
+    browser.api.answers |= {
         f"GET {BASE}/topic-deletions": [],
         f"GET {BASE}/namespace-deletions": [],
         f"GET {BASE}/dead-letters": [],
@@ -63,7 +68,7 @@ def deleting(browser: FakeBrowser) -> FakeBrowser:
     return browser
 
 
-def test_what_is_in_flight_how_old_how_fast(deleting: FakeBrowser) -> None:
+def test_page_shows_backlog_age_and_rate(deleting: FakeBrowser) -> None:
     shown = deleting.get("/ui/deletions")
     assert shown.status == 200
     for words in ("Pending ledgers ● 100,000", "Oldest 5 minutes", "Deleted per second 1,234.5", "1.5 GiB"):
@@ -72,12 +77,12 @@ def test_what_is_in_flight_how_old_how_fast(deleting: FakeBrowser) -> None:
     assert "latency unknown, idle 1.5 ms (p99)" in shown.words
 
 
-def test_what_holds_deletions_back(deleting: FakeBrowser) -> None:
-    control = {"paused": True, "pausedReason": "bookies are replaced", "ratePerSecond": 500}
-    control |= {"pausedBy": "ops", "pausedSinceMs": START_MS}
-    limit = {"level": 1.0, "idleP99Ms": 1.0, "recentP99Ms": 250.0}
-    deleting.door.answers[STATUS] = deletion_status(
-        control=control, adaptiveLimit=limit, lastError="no broker", lastErrorAtMs=START_MS - 120_000
+def test_page_names_what_blocks_deletions(deleting: FakeBrowser) -> None:
+    deleting.api.answers[STATUS] = deletion_status(
+        control=Control(True, "bookies are replaced", 500, "ops", START_MS),
+        adaptive_limit=LimitReadings(1.0, 1.0, 250.0),
+        last_error="no broker",
+        last_error_at_ms=START_MS - 120_000,
     )
     shown = deleting.get("/ui/deletions").words
     for words in (
@@ -93,18 +98,14 @@ def test_what_holds_deletions_back(deleting: FakeBrowser) -> None:
 
 
 def test_bytes_that_are_not_known_are_not_zero(deleting: FakeBrowser) -> None:
-    inflight = {"count": 4, "ageMs": 1, "oldestAgeMs": 60_000, "waitingBytes": None}
-    deleting.door.answers[STATUS] = deletion_status(inflight=inflight)
+    deleting.api.answers[STATUS] = deletion_status(inflight=InflightEstimate(4, 1, 60_000, None))
     assert "Size of pending ledgers unknown Time left unknown Deleted per second" in deleting.get("/ui/deletions").words
     assert "oldest 1 minute, size unknown" in deleting.get("/ui/").words
 
 
 def test_the_last_hour_and_the_time_left(deleting: FakeBrowser) -> None:
-    points = [
-        {"atMs": START_MS + 60_000 * minute, "pending": 500 - minute, "deletedPerSecond": speed, "leaked": None}
-        for minute, speed in enumerate((None, 0.5, 1.25))
-    ]
-    deleting.door.answers[f"GET {BASE}/trend"] = {"points": points, "secondsLeft": 7_200.0}
+    found = trend(500, 499, 498, seconds_left=7_200.0, speeds=(None, 0.5, 1.25))
+    deleting.api.answers[f"GET {BASE}/trend"] = found
     shown = deleting.get("/ui/deletions")
     assert "Time left 2 hours at the pace of the last ten minutes" in shown.words
     assert "highest 500 latest 498" in shown.words
@@ -118,28 +119,21 @@ def test_the_last_hour_and_the_time_left(deleting: FakeBrowser) -> None:
 def test_why_no_time_is_left_is_named_where_it_is_known(
     deleting: FakeBrowser, is_paused: bool, measured: int, note: str
 ) -> None:
-    control = {"paused": is_paused, "pausedReason": None, "ratePerSecond": None}
-    deleting.door.answers[STATUS] = deletion_status(control=control)
-    point = {"atMs": START_MS, "pending": 7, "deletedPerSecond": None, "leaked": None}
-    deleting.door.answers[f"GET {BASE}/trend"] = {"points": [point] * measured, "secondsLeft": None}
+    deleting.api.answers[STATUS] = deletion_status(control=Control(is_paused))
+    deleting.api.answers[f"GET {BASE}/trend"] = trend(*[7] * measured)
     assert " ".join(["Time left unknown", note]).strip() + " Deleted per second" in deleting.get("/ui/deletions").words
 
 
-def test_a_figure_that_has_not_changed_is_no_line(deleting: FakeBrowser) -> None:
-    points = [
-        {"atMs": START_MS + 60_000 * minute, "pending": 7, "deletedPerSecond": None, "leaked": None}
-        for minute in range(3)
-    ]
-    deleting.door.answers[f"GET {BASE}/trend"] = {"points": points, "secondsLeft": None}
+def test_unchanged_backlog_is_text_instead_of_a_line(deleting: FakeBrowser) -> None:
+    deleting.api.answers[f"GET {BASE}/trend"] = trend(7, 7, 7)
     assert "Pending ledgers 7, unchanged since 2023-11-14 22:13 UTC" in deleting.get("/ui/deletions").words
 
 
 def test_pending_ledgers_are_listed_with_their_next_try(deleting: FakeBrowser) -> None:
-    record = dead_letter(7)["record"]
-    waits = {"messageId": "1:7:0", "topic": "t", "record": record, "writtenMs": START_MS - 60_000, "tries": 2}
-    waits |= {"nextTryMs": START_MS + 60_000, "reason": "too-young", "lengthBytes": 2048, "requestId": None}
-    unread = {**waits, "record": None, "nextTryMs": None, "tries": 0, "lengthBytes": None, "reason": None}
-    deleting.door.answers[f"GET {BASE}/pending"] = [waits, unread]
+    record = dead_letter(7).record
+    waits = PendingRecord("1:7:0", "t", record, START_MS - 60_000, 2, START_MS + 60_000, "too-young", 2048)
+    unread = replace(waits, record=None, next_try_ms=None, tries=0, length_bytes=None, reason=None)
+    deleting.api.answers[f"GET {BASE}/pending"] = [waits, unread]
     shown = deleting.get("/ui/deletions/pending")
     assert "MANAGED_LEDGER 2.0 KiB 2023-11-14 22:12:20 UTC 1 minute ago 2" in shown.words
     assert "unreadable record" in shown.words
@@ -148,13 +142,13 @@ def test_pending_ledgers_are_listed_with_their_next_try(deleting: FakeBrowser) -
     assert "pulsar-sidecar ledger-deletion pending --limit=50" in shown.words
 
 
-def test_nothing_is_invented_where_brokers_do_not_answer(deleting: FakeBrowser) -> None:
-    deleting.door.answers[STATUS] = deletion_status(inflight=None, deadLetters=None, deletedPerSecond=None)
+def test_unknown_figures_are_shown_as_unknown(deleting: FakeBrowser) -> None:
+    deleting.api.answers[STATUS] = deletion_status(inflight=None, dead_letters=None, deleted_per_second=None)
     shown = deleting.get("/ui/deletions").words
     assert "Pending ledgers ✕ unknown" in shown
     assert "Dead letters unknown" in shown
-    deleting.door.answers[STATUS] = (503, {"reason": "no broker answers"})
-    deleting.door.answers[f"GET {BASE}/topic-deletions"] = (503, {"reason": "the metadata store is away"})
+    deleting.api.answers[STATUS] = (503, {"reason": "no broker answers"})
+    deleting.api.answers[f"GET {BASE}/topic-deletions"] = (503, {"reason": "the metadata store is away"})
     deleting.clock.advance_ms(600_000)
     shown = deleting.get("/ui/deletions").words
     assert "Not up to date no broker answers" in shown
@@ -164,8 +158,8 @@ def test_nothing_is_invented_where_brokers_do_not_answer(deleting: FakeBrowser) 
 
 
 def test_thousands_of_topic_deletions_come_in_pages_with_filters_in_the_address(deleting: FakeBrowser) -> None:
-    found = [running(number) for number in range(9_999)] + [running(9_999, state="stuck", topic=HOSTILE)]
-    deleting.door.answers[f"GET {BASE}/topic-deletions"] = found
+    found = [running(number) for number in range(9_999)] + [running(9_999, state=OperationState.STUCK, topic=HOSTILE)]
+    deleting.api.answers[f"GET {BASE}/topic-deletions"] = found
     shown = deleting.get("/ui/deletions?offset=50")
     assert "51 to 100 of 10,000" in shown.words
     assert 'href="/ui/deletions?offset=100"' in shown.text
@@ -178,17 +172,17 @@ def test_thousands_of_topic_deletions_come_in_pages_with_filters_in_the_address(
 
 
 def test_a_list_that_became_shorter_than_the_place_in_it_still_has_its_rows(deleting: FakeBrowser) -> None:
-    deleting.door.answers[f"GET {BASE}/topic-deletions"] = [running(number) for number in range(90)]
+    deleting.api.answers[f"GET {BASE}/topic-deletions"] = [running(number) for number in range(90)]
     shown = deleting.get("/ui/deletions?offset=200")
     assert "none here of 90" in shown.words
     assert '<a rel="prev" href="/ui/deletions?offset=50">' in shown.text
 
 
-def test_one_topic_deletion_and_its_end(deleting: FakeBrowser) -> None:
+def test_topic_deletion_can_be_abandoned_after_confirmation(deleting: FakeBrowser) -> None:
     path = f"{BASE}/topic-deletions/op-1"
-    deleting.door.answers |= {
-        f"GET {path}": followed(remedy="repair the node", part="its schema"),
-        f"POST {path}/abandon": followed(state="abandoned", endedMs=START_MS),
+    deleting.api.answers |= {
+        f"GET {path}": replace(FOLLOWED, remedy="repair the node", part="its schema"),
+        f"POST {path}/abandon": replace(FOLLOWED, state=OperationState.ABANDONED, ended_ms=START_MS),
     }
     shown = deleting.get("/ui/deletions/topic?id=op-1")
     for words in (
@@ -202,20 +196,20 @@ def test_one_topic_deletion_and_its_end(deleting: FakeBrowser) -> None:
     refused = deleting.post("/ui/deletions/abandon", {"id": "op-1", "confirmed": "op-2"})
     assert refused.status == 400
     assert "type op-1 to confirm" in refused.words
-    assert deleting.door.calls("POST") == []
+    assert deleting.api.calls("POST") == []
     done = deleting.post("/ui/deletions/abandon", {"id": "op-1", "confirmed": "op-1"})
     assert (done.status, done.header("location")) == (303, "/ui/deletions")
-    assert deleting.door.calls("POST") == [(f"{path}/abandon", None)]
+    assert deleting.api.calls("POST") == [(f"{path}/abandon", None)]
     assert "left: 2 ledgers" in deleting.get("/ui/deletions").words
 
 
 def test_a_command_line_is_safe_for_a_shell(deleting: FakeBrowser) -> None:
-    deleting.door.answers[f"GET {BASE}/topic-deletions/a%3Bb"] = followed()
+    deleting.api.answers[f"GET {BASE}/topic-deletions/a%3Bb"] = FOLLOWED
     assert "ledger-deletion abandon &#39;a;b&#39;" in deleting.get("/ui/deletions/topic?id=a%3Bb").words
 
 
 def test_a_deletion_that_is_not_known_is_a_page_with_that_status(deleting: FakeBrowser) -> None:
-    deleting.door.answers[f"GET {BASE}/topic-deletions/a%2Fb"] = (404, {"reason": "it does not run"})
+    deleting.api.answers[f"GET {BASE}/topic-deletions/a%2Fb"] = (404, {"reason": "it does not run"})
     shown = deleting.get("/ui/deletions/topic?id=a%2Fb")
     assert shown.status == 404
     assert "it does not run" in shown.words
@@ -224,37 +218,37 @@ def test_a_deletion_that_is_not_known_is_a_page_with_that_status(deleting: FakeB
 @pytest.mark.parametrize(
     ("form", "fields", "call", "answer", "message"),
     [
-        ("pause", {"reason": "bookies"}, ("POST", "pause", {"reason": "bookies"}), {}, "Deletion is paused"),
-        ("pause", {"reason": ""}, ("POST", "pause", {}), {}, "Deletion is paused"),
-        ("resume", {}, ("POST", "resume", None), {}, "Deletion continues"),
-        ("rate", {"rate": "500"}, ("PUT", "rate", {"ledgersPerSecond": 500.0}), {}, "at most 500 a second"),
-        ("rate", {"rate": ""}, ("PUT", "rate", {"ledgersPerSecond": None}), {}, "has no limit"),
+        ("pause", {"reason": "bookies"}, ("POST", "pause", {"reason": "bookies"}), Control(), "Deletion is paused"),
+        ("pause", {"reason": ""}, ("POST", "pause", {}), Control(), "Deletion is paused"),
+        ("resume", {}, ("POST", "resume", None), Control(), "Deletion continues"),
+        ("rate", {"rate": "500"}, ("PUT", "rate", {"ledgersPerSecond": 500.0}), Control(), "at most 500 a second"),
+        ("rate", {"rate": ""}, ("PUT", "rate", {"ledgersPerSecond": None}), Control(), "has no limit"),
         (
             "undelete",
             {"ledger": "4711", "force": "true"},
             ("POST", "undelete", {"ledgerId": 4711, "force": True}),
-            {"ledgerId": 4711, "readable": False, "protectedUntilMs": 5},
+            UndeleteResult(LedgerId(4711), readable=False, protected_until_ms=5),
             "Ledger 4711 is restored",
         ),
         (
             "end-protection",
             {"ledger": "4711", "confirmed": "4711"},
             ("POST", "end-protection", {"ledgerId": 4711}),
-            {"ledgerId": 4711},
+            EndedProtection(LedgerId(4711)),
             "Ledger 4711 may be deleted again",
         ),
         (
             "dead-letters/redrive",
             {"ledger": "7"},
             ("POST", "dead-letters/redrive", {"ledgerIds": [7]}),
-            {"redriven": 1, "left": 2},
+            RedriveResult(1, 2),
             "1 dead letter sent back, 2 left",
         ),
         (
             "dead-letters/redrive",
             {"limit": "10000"},
             ("POST", "dead-letters/redrive", {"limit": 10_000}),
-            {"redriven": 9_000, "left": 0},
+            RedriveResult(9_000, 0),
             "9,000 dead letters sent back",
         ),
     ],
@@ -264,14 +258,14 @@ def test_each_act_is_the_call_of_its_command(
     form: str,
     fields: dict[str, str],
     call: tuple[str, str, Any],
-    answer: dict[str, Any],
+    answer: object,
     message: str,
 ) -> None:
     method, path, body = call
-    deleting.door.answers[f"{method} {BASE}/{path}"] = answer
+    deleting.api.answers[f"{method} {BASE}/{path}"] = answer
     done = deleting.post(f"/ui/deletions/{form}", fields)
     assert done.status == 303
-    assert deleting.door.calls(method) == [(f"{BASE}/{path}", body)]
+    assert deleting.api.calls(method) == [(f"{BASE}/{path}", body)]
     assert message in deleting.get(str(done.header("location"))).words
 
 
@@ -291,14 +285,14 @@ def test_each_act_is_the_call_of_its_command(
 )
 def test_bad_input_changes_nothing(deleting: FakeBrowser, form: str, fields: dict[str, str]) -> None:
     assert deleting.post(f"/ui/deletions/{form}", fields).status == 400
-    assert deleting.door.calls("POST") + deleting.door.calls("PUT") == []
+    assert deleting.api.calls("POST") + deleting.api.calls("PUT") == []
 
 
-def test_who_may_not_act_sees_why(deleting: FakeBrowser) -> None:
-    deleting.door.answers["GET /admin/v2/caller"] = OPERATOR | {"role": "viewer", "operator": False}
+def test_page_explains_missing_rights(deleting: FakeBrowser) -> None:
+    deleting.api.answers["GET /admin/v2/caller"] = replace(OPERATOR, role="viewer", operator=False)
     shown = deleting.get("/ui/deletions")
-    assert "This takes an operator's role." in shown.text
-    deleting.door.answers[f"POST {BASE}/pause"] = (403, {"reason": "role 'viewer' may not do this"})
+    assert "Requires the operator role." in shown.text
+    deleting.api.answers[f"POST {BASE}/pause"] = (403, {"reason": "role 'viewer' may not do this"})
     assert deleting.post("/ui/deletions/pause").status == 303
     assert "Nothing was done (403): role 'viewer' may not do this" in deleting.get("/ui/deletions").text.replace(
         "&#39;", "'"
@@ -307,14 +301,14 @@ def test_who_may_not_act_sees_why(deleting: FakeBrowser) -> None:
 
 def test_dead_letters_show_their_evidence_page_by_page(deleting: FakeBrowser) -> None:
     letters = [dead_letter(number) for number in range(49)] + [dead_letter(49, record=None, raw="\x00<b>")]
-    deleting.door.answers[f"GET {BASE}/dead-letters"] = letters
+    deleting.api.answers[f"GET {BASE}/dead-letters"] = letters
     shown = deleting.get("/ui/deletions/dead-letters")
     assert "references-unknown: /managed-ledgers/x cannot be read" in shown.words
     assert "pulsar-sidecar ledger-deletion dlq redrive 7" in shown.words
     assert "<script>alert" not in shown.text
     assert "<b>" not in shown.text
     assert 'href="/ui/deletions/dead-letters?after=7%3A49%3A0"' in shown.text
-    deleting.door.answers[f"GET {BASE}/dead-letters?limit=50&after=7%3A49%3A0"] = [dead_letter(77)]
+    deleting.api.answers[f"GET {BASE}/dead-letters?limit=50&after=7%3A49%3A0"] = [dead_letter(77)]
     last = deleting.get("/ui/deletions/dead-letters?after=7%3A49%3A0")
     assert "Next" not in last.words
     assert "dlq redrive 77" in last.words

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.rest_door import FakeBrowser
+from tests.fakes.rest_api import FakeBrowser
 
 STATIC = Path(str(files("pulsar_sidecar.web").joinpath("static")))
-TEMPLATES = Path(str(files("pulsar_sidecar.web").joinpath("templates")))
+PACKAGE = Path(str(files("pulsar_sidecar")))
+TEMPLATES = [*PACKAGE.glob("web/templates/*.j2"), *PACKAGE.glob("features/*/templates/*.j2")]
 
 
 @pytest.mark.parametrize("path", ["/ui/", "/ui/nothing", "/ui/sign-in", "/ui/static/htmx.min.js", "/ui/static/nothing"])
-def test_no_page_can_be_framed_or_run_what_is_not_ours(browser: FakeBrowser, path: str) -> None:
+def test_pages_cannot_be_framed_or_run_foreign_scripts(browser: FakeBrowser, path: str) -> None:
     shown = browser.get(path)
     policy = str(shown.header("content-security-policy"))
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
@@ -35,13 +36,13 @@ def test_pages_are_not_stored_and_files_are_by_their_content(browser: FakeBrowse
         assert browser.get(address.partition("?")[0]).header("cache-control") == "no-cache"
 
 
-def test_the_root_leads_to_the_dashboard_and_all_else_to_the_rest_door(browser: FakeBrowser) -> None:
+def test_the_root_leads_to_the_dashboard_and_all_else_to_the_rest_api(browser: FakeBrowser) -> None:
     for path in ("/", "/ui"):
         assert (browser.get(path).status, browser.get(path).header("location")) == (303, "/ui/")
-    browser.door.answers["GET /uim"] = {"rest": True}
+    browser.api.answers["GET /uim"] = {"rest": True}
     assert browser.get("/uim").text == '{"rest": true}'
     assert browser.get("/livez").status == 404
-    assert browser.door.asked[-1].target == "/livez"
+    assert browser.api.asked[-1].target == "/livez"
 
 
 def test_a_request_that_no_page_takes_is_refused_with_a_page(browser: FakeBrowser) -> None:
@@ -50,7 +51,8 @@ def test_a_request_that_no_page_takes_is_refused_with_a_page(browser: FakeBrowse
 
 
 def test_templates_hold_no_inline_script_style_or_foreign_address() -> None:
-    for template in TEMPLATES.glob("*.j2"):
+    assert "pins.html.j2" in {template.name for template in TEMPLATES}
+    for template in TEMPLATES:
         text = template.read_text()
         assert not re.search(r"<style|<script(?! src=\"{{ static)|\sstyle=|\son[a-z]+=|javascript:|https?:", text), (
             template

@@ -7,9 +7,9 @@ import pytest
 import structlog
 from fastapi import Request
 from pulsar_sidecar.web.pages.sign_in import own_page
-from pulsar_sidecar.web.sign_in_limit import SignInLimit
+from pulsar_sidecar.web.sign_in_rate_limit import SignInRateLimit
 
-from tests.fakes.rest_door import OPERATOR, FakeBrowser
+from tests.fakes.rest_api import OPERATOR, FakeBrowser
 
 TOKEN = "e30." + "a" * 9_000 + ".sig"
 
@@ -17,8 +17,8 @@ TOKEN = "e30." + "a" * 9_000 + ".sig"
 @pytest.fixture
 def signed_out(browser: FakeBrowser) -> FakeBrowser:
     browser.sign_in = True
-    browser.door.token = TOKEN
-    browser.door.answers["GET /admin/v2/caller"] = OPERATOR | {"role": "ops", "authenticatedBy": "token"}
+    browser.api.token = TOKEN
+    browser.api.answers["GET /admin/v2/caller"] = replace(OPERATOR, role="ops", authenticated_by="token")
     browser.get("/ui/sign-in")
     return browser
 
@@ -44,7 +44,7 @@ def test_a_page_leads_to_the_sign_in_and_back(signed_out: FakeBrowser) -> None:
 @pytest.mark.parametrize("options", [{"scheme": "https"}, {"behind_tls": True}], ids=str)
 def test_a_token_is_in_cookies_that_no_script_reads(browser: FakeBrowser, options: dict[str, Any]) -> None:
     signed_out = replace(browser, sign_in=True, **options)
-    signed_out.door.token = TOKEN
+    signed_out.api.token = TOKEN
     (form,) = [value for name, value in signed_out.get("/ui/sign-in").headers if name == "set-cookie"]
     assert form.startswith("__Host-pulsar-sidecar-form=")
     assert form.endswith("; HttpOnly; Path=/; SameSite=strict; Secure")
@@ -131,7 +131,7 @@ def test_a_form_without_a_cookie_is_refused(signed_out: FakeBrowser) -> None:
     assert signed_out.post("/ui/sign-in", {"token": TOKEN, "form": ""}).status == 403
 
 
-def test_without_authentication_there_is_no_sign_in(browser: FakeBrowser) -> None:
+def test_sign_in_redirects_without_authentication(browser: FakeBrowser) -> None:
     answer = browser.get("/ui/sign-in?next=/ui/")
     assert (answer.status, answer.header("location")) == (303, "/ui/")
     assert "Sign out" not in browser.get("/ui/").text
@@ -147,7 +147,7 @@ def form_secret(browser: FakeBrowser) -> str:
     return browser.cookies["pulsar-sidecar-form"]
 
 
-def test_no_form_from_before_signing_in_or_out_can_be_sent_after_it(signed_out: FakeBrowser) -> None:
+def test_forms_from_before_signing_in_or_out_are_refused(signed_out: FakeBrowser) -> None:
     before = form_secret(signed_out)
     sign_in(signed_out)
     between = form_secret(signed_out)
@@ -164,15 +164,15 @@ def fail(browser: FakeBrowser, **headers: str) -> int:
 
 def test_after_ten_tries_a_minute_nothing_is_looked_at(signed_out: FakeBrowser) -> None:
     assert [fail(signed_out) for _ in range(10)] == [401] * 10
-    asked = len(signed_out.door.asked)
+    asked = len(signed_out.api.asked)
     refused = signed_out.post("/ui/sign-in", {"token": TOKEN})
-    assert (refused.status, refused.header("retry-after"), len(signed_out.door.asked)) == (429, "61", asked)
+    assert (refused.status, refused.header("retry-after"), len(signed_out.api.asked)) == (429, "61", asked)
     assert "try again in 61 seconds" in refused.text
     signed_out.clock.advance_ms(60_000)
     assert signed_out.post("/ui/sign-in", {"token": TOKEN}).status == 303
 
 
-def test_one_who_signs_in_has_every_try_again(signed_out: FakeBrowser) -> None:
+def test_successful_sign_in_resets_the_limit(signed_out: FakeBrowser) -> None:
     for _ in range(3):
         assert [fail(signed_out) for _ in range(9)] == [401] * 9
         sign_in(signed_out)
@@ -180,7 +180,7 @@ def test_one_who_signs_in_has_every_try_again(signed_out: FakeBrowser) -> None:
 
 def test_behind_a_proxy_each_browser_has_tries_of_its_own(browser: FakeBrowser) -> None:
     proxied = replace(browser, sign_in=True, behind_tls=True)
-    proxied.door.token = TOKEN
+    proxied.api.token = TOKEN
     proxied.get("/ui/sign-in")
     assert [fail(proxied, x_forwarded_for="10.0.0.9, 10.0.0.1") for _ in range(11)] == [*[401] * 10, 429]
     assert fail(proxied, x_forwarded_for="10.0.0.1, 10.0.0.2") == 401
@@ -192,9 +192,9 @@ def test_without_a_proxy_the_connections_address_counts(signed_out: FakeBrowser)
     assert [fail(signed_out, x_forwarded_for=f"10.0.0.{last}") for last in range(11)] == [*[401] * 10, 429]
 
 
-def test_where_many_fail_who_has_not_failed_still_signs_in(browser: FakeBrowser) -> None:
+def test_many_failures_do_not_lock_out_other_addresses(browser: FakeBrowser) -> None:
     proxied = replace(browser, sign_in=True, behind_tls=True)
-    proxied.door.token = TOKEN
+    proxied.api.token = TOKEN
     proxied.get("/ui/sign-in")
     for number in range(100):
         assert fail(proxied, x_forwarded_for=f"10.0.1.{number}") == 401
@@ -203,14 +203,14 @@ def test_where_many_fail_who_has_not_failed_still_signs_in(browser: FakeBrowser)
 
 
 def test_attackers_of_many_addresses_take_no_more_room(signed_out: FakeBrowser) -> None:
-    limit = SignInLimit(signed_out.clock)
+    limit = SignInRateLimit(signed_out.clock)
     for number in range(20_000):
         scope = {"type": "http", "client": (f"client-{number}", 1), "headers": [], "state": {"behind_proxy": False}}
         limit.wait_seconds(Request(scope))
-    assert len(limit._tries) == 10_000
+    assert len(limit._attempts) == 10_000
 
 
-def test_who_leaves_while_a_form_is_read_is_no_defect(signed_out: FakeBrowser) -> None:
+def test_aborted_form_upload_is_not_logged(signed_out: FakeBrowser) -> None:
     signed_out.leaves = True
     with structlog.testing.capture_logs() as lines:
         assert signed_out.post("/ui/sign-in", {"token": TOKEN}).status == 400

@@ -4,13 +4,14 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from pulsar_sidecar.web.open_id import Flow, SignInIssuer
 
 from tests.fakes.issuer import FakeIssuer, running_issuer
-from tests.fakes.rest_door import OPERATOR, FakeBrowser
+from tests.fakes.rest_api import OPERATOR, FakeBrowser
 
 ACCEPTED = "token.of.issuer"
 
@@ -27,8 +28,8 @@ def issuer() -> Iterator[FakeIssuer]:
 @pytest.fixture
 def leaving(browser: FakeBrowser, issuer: FakeIssuer) -> FakeBrowser:
     browser.sign_in = True
-    browser.door.token = ACCEPTED
-    browser.door.answers["GET /admin/v2/caller"] = OPERATOR | {"role": "ops", "authenticatedBy": "token"}
+    browser.api.token = ACCEPTED
+    browser.api.answers["GET /admin/v2/caller"] = replace(OPERATOR, role="ops", authenticated_by="token")
     url = "https://dashboard.example"
     browser.issuer = SignInIssuer(issuer.url, "sidecar", "hush", "openid", "pulsar", url)
     return browser
@@ -72,7 +73,7 @@ def test_a_code_that_this_browser_did_not_ask_for_is_not_redeemed(
     assert "pulsar-sidecar-token-0" not in leaving.cookies
 
 
-def test_what_the_issuer_refuses_is_shown_as_text(leaving: FakeBrowser, issuer: FakeIssuer) -> None:
+def test_refusal_by_the_issuer_is_shown_escaped(leaving: FakeBrowser, issuer: FakeIssuer) -> None:
     state = asked(leaving)["state"]
     shown = leaving.get(f"/ui/sign-in/callback?error=access_denied&error_description=%3Cb%3Eno&state={state}")
     assert shown.status == 401
@@ -84,7 +85,7 @@ def test_what_the_issuer_refuses_is_shown_as_text(leaving: FakeBrowser, issuer: 
 
 
 def test_a_token_that_the_sidecar_refuses_is_not_kept(leaving: FakeBrowser) -> None:
-    leaving.door.token = "another"
+    leaving.api.token = "another"
     shown = leaving.get(f"/ui/sign-in/callback?code=c-1&state={asked(leaving)['state']}")
     assert (shown.status, "does not accept the issuer" in shown.text) == (401, True)
     assert "pulsar-sidecar-token-0" not in leaving.cookies
@@ -102,7 +103,7 @@ def test_without_a_client_there_is_only_the_token(browser: FakeBrowser) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "a b", "a  c", " b c"])
-def test_a_cookie_of_another_form_is_no_flow(text: str | None) -> None:
+def test_malformed_flow_cookie_is_ignored(text: str | None) -> None:
     assert Flow.read(text) is None
     begun = Flow.begun("/ui/?x=a b")
     assert Flow.read(begun.text) == begun
@@ -117,7 +118,7 @@ def test_codes_are_not_redeemed_without_end(leaving: FakeBrowser, issuer: FakeIs
     assert len(issuer.forms) == 9
 
 
-def test_no_form_from_before_signing_in_can_be_sent_after_it(leaving: FakeBrowser) -> None:
+def test_forms_from_before_signing_in_are_refused(leaving: FakeBrowser) -> None:
     leaving.get("/ui/sign-in")
     before = leaving.cookies["pulsar-sidecar-form"]
     leaving.get(f"/ui/sign-in/callback?code=c&state={asked(leaving)['state']}")

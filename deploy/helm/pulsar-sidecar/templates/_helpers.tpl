@@ -66,7 +66,7 @@ capabilities:
 - name: PULSAR_SIDECAR_BROKER_SERVICE_URL
   value: {{ required "pulsar.brokerServiceUrl: the brokers' binary service" .Values.pulsar.brokerServiceUrl | quote }}
 - name: PULSAR_SIDECAR_METADATA_STORE_URL
-  value: {{ required "pulsar.metadataStoreUrl: zk:HOST:PORT, as in broker.conf" .Values.pulsar.metadataStoreUrl | quote }}
+  value: {{ required "pulsar.metadataStoreUrl: zk:HOST:PORT or etcd:http://HOST:PORT, as in broker.conf" .Values.pulsar.metadataStoreUrl | quote }}
 {{- with .Values.pulsar.clusterName }}
 - name: PULSAR_SIDECAR_CLUSTER_NAME
   value: {{ . | quote }}

@@ -1,13 +1,13 @@
-"""Asks bookies for entries, and gives them entries, by their protocol's version 2 (BookKeeper ``BookieProtoEncoding``).
+"""Client of bookies that reads and adds entries by version 2 of their protocol (BookKeeper ``BookieProtoEncoding``).
 
-Requests carry no flag, so a read never fences a ledger's writer out, and needs no password. One connection serves one
-reader at a time, with requests sent ahead of their answers; idle connections are kept per bookie.
+Requests carry no flag, so a read never fences a ledger's writer, and needs no password. One connection serves one
+reader at a time, with pipelined requests; the pool keeps idle connections per bookie.
 
-A bookie of BookKeeper 4.17 answers a run of entries to one request (``BookieProtocol.BATCH_READ_ENTRY``, BP-62),
+A bookie of BookKeeper 4.17 answers one request with a run of entries (``BookieProtocol.BATCH_READ_ENTRY``, BP-62),
 several times as fast as one by one; an older one closes the connection at such a request.
 
-Invariants: what is answered was sent by the bookie as the entry asked for; what is left out it answered not to have.
-An entry is called added only when the bookie confirmed that it stored it.
+Invariants: the bookie sent each returned entry as the requested one, and answered that it lacks each omitted one.
+An entry counts as added only after the bookie confirmed that it stored it.
 """
 
 import hashlib
@@ -17,19 +17,19 @@ import threading
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeVar
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import bookie_address
-from pulsar_sidecar.adapters.bookkeeper.silent_bookies import SilentBookies
-from pulsar_sidecar.analysis.formatting import format_count
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.errors import TemporaryError, UnreachableError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
 from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT
+from pulsar_sidecar.reports.formatting import format_count
 
 LAST_STORED = EntryId(-1)
-"""Asks for the last entry of the ledger that the bookie holds (``BookieProtocol.LAST_ADD_CONFIRMED``)."""
+"""Id that requests the last entry of the ledger that the bookie holds (``BookieProtocol.LAST_ADD_CONFIRMED``)."""
 
 _PROTOCOL_VERSION: Final = 2
 _ADD_ENTRY: Final = 1
@@ -53,25 +53,27 @@ _RUN_BYTES = 512 * 1024
 _MOST_IN_FLIGHT_BYTES = 2 * 1024 * 1024
 _MOST_IN_FLIGHT = 256
 _FIRST_GUESS_BYTES = 1024
-"""The assumed size of entries while it is not known."""
+"""Assumed size of entries until it is known."""
 _GAP_BYTES = 4096
-"""So much that is not needed is read along with its neighbours, because a request costs bookies more than that."""
-_MOST_REMEMBERED = 10_000
+"""Largest gap of unneeded bytes that a run reads too, because another request would cost bookies more."""
+_MOST_CACHED = 10_000
+_SILENT_SECONDS = 15.0
+"""Time for which a bookie that timed out (a stopped process, a host that drops packets) gets no further request."""
 _SINGLE_READS = 64
-"""So many reads go without batches after a batch that broke the connection; an older bookie breaks one in 65."""
+"""Number of reads without batches after a batch that broke the connection; an older bookie breaks one in 65."""
 
 
 T = TypeVar("T")
 
 
 class BrokenConnectionError(UnreachableError):
-    """The connection ended, or no answer came in time."""
+    """Raised when the connection ended, or no response arrived in time."""
 
 
 class BookieConnections:
     """A pool of connections to bookies; safe for use by several threads.
 
-    Without a store only bookies whose ids are addresses can be found.
+    Without a store the pool finds only bookies whose ids are addresses.
     """
 
     def __init__(
@@ -89,16 +91,17 @@ class BookieConnections:
         self._connect_timeout_seconds = connect_timeout_seconds
         self._read_timeout_seconds = read_timeout_seconds
         self._idle_per_bookie = idle_per_bookie
-        self._silent = SilentBookies(clock or SystemClock())
+        self._clock = clock or SystemClock()
+        self._silent_since: dict[BookieId, float] = {}
         self._lock = threading.Lock()
         self._idle: dict[BookieId, list[socket.socket]] = defaultdict(list)
         self._single_reads: dict[BookieId, int] = {}
-        """How many reads of a bookie go without batches from now on."""
+        """Remaining number of reads of a bookie without batches."""
         self._entry_bytes: dict[LedgerId, float] = {}
         self._closed = False
 
     def read_many(self, bookie: BookieId, ledger_id: LedgerId, wanted: Sequence[EntryId]) -> dict[EntryId, bytes]:
-        """The wanted entries that the bookie has, as stored, digest and all; ``wanted`` ascends, each entry once.
+        """Return the wanted entries that the bookie has, as stored, with digests; ``wanted`` ascends, each entry once.
 
         Raises:
             TemporaryError: the bookie cannot be reached, refuses, or answers something else.
@@ -107,36 +110,37 @@ class BookieConnections:
             return {}
         single_reads = self._single_reads.get(bookie, 0)
         if len(wanted) == 1:
-            found = self._asked(bookie, ledger_id, wanted, batches=False)
+            found = self._read_entries(bookie, ledger_id, wanted, batches=False)
         elif single_reads:
             self._single_reads[bookie] = single_reads - 1
-            found = self._asked(bookie, ledger_id, wanted, batches=False)
+            found = self._read_entries(bookie, ledger_id, wanted, batches=False)
         else:
             try:
-                found = self._asked(bookie, ledger_id, wanted, batches=True)
+                found = self._read_entries(bookie, ledger_id, wanted, batches=True)
             except BrokenConnectionError as error:
                 if isinstance(error.__cause__, TimeoutError):
                     raise
                 # A bookie before BookKeeper 4.17 closes the connection at a request for a batch. So does a newer one
-                # that restarts, and an older one may be upgraded: batches are tried again after some reads.
-                found = self._asked(bookie, ledger_id, wanted, batches=False)
+                # that restarts, and an older one may be upgraded: the pool retries batches after some reads.
+                found = self._read_entries(bookie, ledger_id, wanted, batches=False)
                 self._single_reads[bookie] = _SINGLE_READS
         if found:
-            if len(self._entry_bytes) >= _MOST_REMEMBERED:
+            if len(self._entry_bytes) >= _MOST_CACHED:
                 self._entry_bytes.clear()
             self._entry_bytes[ledger_id] = sum(map(len, found.values())) / len(found)
         return found
 
     def add_all(self, bookie: BookieId, ledger_id: LedgerId, entries: Sequence[tuple[EntryId, bytes]]) -> None:
-        """Have the bookie store every entry, whole as `stored_entry` makes them, of a ledger with an empty password.
+        """Store entries, whole as `stored_entry` makes them, on the bookie, for a ledger with an empty password.
 
-        Storing the same entry twice is storing it once, so a broken connection is tried again like one that reads.
+        Storing is idempotent, so the pool retries after a broken connection, as for reads.
 
         Raises:
             TemporaryError: at least one is not known to be stored.
         """
         if entries:
-            self._conversed(bookie, lambda connection: _Adding(connection, ledger_id, entries).finish())
+            with self._skipping_silent(bookie):
+                self._connected(bookie, lambda connection: _Adding(connection, ledger_id, entries).finish())
 
     def close(self) -> None:
         """Close every idle connection; those in use close when their request ends. Idempotent."""
@@ -147,17 +151,31 @@ class BookieConnections:
         for connection in idle:
             connection.close()
 
-    def _asked(
+    def _read_entries(
         self, bookie: BookieId, ledger_id: LedgerId, wanted: Sequence[EntryId], batches: bool
     ) -> dict[EntryId, bytes]:
         entry_bytes = self._entry_bytes.get(ledger_id, _FIRST_GUESS_BYTES)
-        return self._conversed(
-            bookie, lambda connection: _Reading(connection, ledger_id, wanted, batches, entry_bytes).read()
-        )
+        with self._skipping_silent(bookie):
+            return self._connected(
+                bookie, lambda connection: _Reading(connection, ledger_id, wanted, batches, entry_bytes).read()
+            )
 
-    def _conversed(self, bookie: BookieId, converse: Callable[[socket.socket], T]) -> T:
-        with self._silent.asking(bookie):
-            return self._connected(bookie, converse)
+    @contextmanager
+    def _skipping_silent(self, bookie: BookieId) -> Iterator[None]:
+        """Raise `UnreachableError` if the bookie timed out a moment ago; record a timeout inside the context.
+
+        Reading a topic takes many ledgers from the same bookies: a timeout for each would take minutes.
+        """
+        since = self._silent_since.get(bookie)
+        if since is not None and self._clock.monotonic_seconds() - since < _SILENT_SECONDS:
+            raise UnreachableError(f"bookie {bookie} did not answer a moment ago; try again in {_SILENT_SECONDS:.0f} s")
+        try:
+            yield
+        except UnreachableError as error:
+            if isinstance(error.__cause__, TimeoutError):
+                self._silent_since[bookie] = self._clock.monotonic_seconds()
+            raise
+        self._silent_since.pop(bookie, None)
 
     def _connected(self, bookie: BookieId, converse: Callable[[socket.socket], T]) -> T:
         with self._lock:
@@ -167,7 +185,7 @@ class BookieConnections:
                 return self._converse(kept, bookie, converse)
             except TemporaryError as error:
                 if isinstance(error.__cause__, TimeoutError):
-                    raise  # a fresh connection would wait as long again for a bookie that is silent
+                    raise  # a fresh connection would wait as long again for a silent bookie
                 # The bookie may have restarted since the connection was last used; a fresh one decides.
                 with self._lock:
                     stale = self._idle.pop(bookie, [])
@@ -206,14 +224,14 @@ class BookieConnections:
 
 
 class EntryRun(NamedTuple):
-    """``length`` entries from ``first`` on; one entry is asked for alone, several as a batch."""
+    """``length`` entries from ``first`` on; a single entry is read alone, several as a batch."""
 
     first: int
     length: int
 
 
 def runs_of(wanted: Sequence[EntryId], *, longest: int, widest_gap: int) -> Iterator[EntryRun]:
-    """Ascending entries as runs, each at most so long, with at most so many unwanted entries at a time inside."""
+    """Yield ascending entries as runs of at most ``longest``, with at most ``widest_gap`` unwanted entries in a gap."""
     start = last = wanted[0]
     for entry_id in wanted[1:]:
         if entry_id - last > widest_gap + 1 or entry_id - start >= longest:
@@ -231,28 +249,28 @@ class _Exchange(ABC):
         self._ledger_id = ledger_id
 
     def finish(self) -> None:
-        """Return when everything is sent and answered.
+        """Send every request and handle every response.
 
         Raises:
-            OSError: the connection broke, or no answer came in time.
+            OSError: the connection broke, or no response arrived in time.
             TemporaryError: the bookie refuses, or answers something else.
         """
-        answers = _answers(self._connection)
+        answers = _received_frames(self._connection)
         while self._send():
             for frame in next(answers):
-                self._take(frame)
+                self._handle(frame)
 
     @abstractmethod
     def _send(self) -> bool:
-        """Send what there is room for; whether any answer is still to come."""
+        """Send as many requests as fit; return True while any answer is pending."""
 
     @abstractmethod
-    def _take(self, frame: bytes) -> None:
-        """An answer."""
+    def _handle(self, frame: bytes) -> None:
+        """Handle a response."""
 
 
 class _Reading(_Exchange):
-    """Some entries; ``entry_bytes`` is how large they are taken to be."""
+    """Read of some entries; ``entry_bytes`` is their assumed size."""
 
     def __init__(
         self,
@@ -271,7 +289,7 @@ class _Reading(_Exchange):
         self._found: dict[EntryId, bytes] = {}
 
     def read(self) -> dict[EntryId, bytes]:
-        """Those that the bookie has; raises as `finish`."""
+        """Return the wanted entries that the bookie has; raises as `finish`."""
         self.finish()
         return self._found
 
@@ -293,10 +311,10 @@ class _Reading(_Exchange):
         if run.length == 1:
             return _REQUEST.pack(_REQUEST.size - _LENGTH.size, header, ledger_id, run.first)
         length = _BATCH_REQUEST.size - _LENGTH.size
-        # The first entry's number is as good a request id as any: no two runs in flight begin at the same entry.
+        # The first entry's id serves as request id: no two runs in flight begin at the same entry.
         return _BATCH_REQUEST.pack(length, header, ledger_id, run.first, run.first, run.length, _RUN_BYTES)
 
-    def _take(self, frame: bytes) -> None:
+    def _handle(self, frame: bytes) -> None:
         header, code, ledger_id, entry_id = _RESPONSE.unpack_from(frame)
         run = self._in_flight.pop(entry_id, None)
         if run is None or header >> 16 != _header_of(run) or ledger_id != self._ledger_id:
@@ -306,7 +324,7 @@ class _Reading(_Exchange):
         if code not in (_EOK, _ENOLEDGER, _ENOENTRY):
             raise TemporaryError(f"a bookie refused to read, with its code {code}; try again")
         if code == _ENOENTRY:
-            # A bookie's batch ends where it lacks an entry, which proves nothing about those behind it.
+            # A bookie's batch ends where it lacks an entry, which proves nothing about the later ones.
             behind = range(run.first + run.length - 1, run.first, -1)
             self._waiting.extendleft(EntryRun(number, 1) for number in behind if number in self._wanted)
         if code == _EOK:
@@ -326,7 +344,7 @@ class _Reading(_Exchange):
 
 
 class _Adding(_Exchange):
-    """Some entries, given to one bookie."""
+    """Addition of some entries to one bookie."""
 
     def __init__(
         self, connection: socket.socket, ledger_id: LedgerId, entries: Sequence[tuple[EntryId, bytes]]
@@ -336,7 +354,7 @@ class _Adding(_Exchange):
         self._in_flight: dict[int, int] = {}
 
     def _send(self) -> bool:
-        # One at least is in flight, however large it is. A bookie answers while it reads, so this cannot lock up.
+        # At least one is in flight, however large it is. A bookie answers while it reads, so this cannot deadlock.
         while self._waiting and (not self._in_flight or self._fits(len(self._waiting[0][1]))):
             entry_id, entry = self._waiting.popleft()
             self._in_flight[entry_id] = len(entry)
@@ -349,7 +367,7 @@ class _Adding(_Exchange):
         full = len(self._in_flight) >= _MOST_IN_FLIGHT
         return not full and sum(self._in_flight.values()) + entry_bytes <= _MOST_IN_FLIGHT_BYTES
 
-    def _take(self, frame: bytes) -> None:
+    def _handle(self, frame: bytes) -> None:
         header, code, ledger_id, entry_id = _RESPONSE.unpack_from(frame)
         known = self._in_flight.pop(entry_id, None) is not None
         if not known or header >> 16 != _PROTOCOL_VERSION << 8 | _ADD_ENTRY or ledger_id != self._ledger_id:
@@ -362,8 +380,8 @@ class _Adding(_Exchange):
             raise TemporaryError(f"a bookie refused to store an entry, with its code {code}; check the bookie's log")
 
 
-def _answers(connection: socket.socket) -> Iterator[list[bytes]]:
-    """The whole frames that have come since the last time; waits for a piece of one at least."""
+def _received_frames(connection: socket.socket) -> Iterator[list[bytes]]:
+    """Yield the whole frames received since the last time; wait for at least a piece of one."""
     received = bytearray()
     while True:
         piece = connection.recv(_PIECE_BYTES)
@@ -376,12 +394,12 @@ def _answers(connection: socket.socket) -> Iterator[list[bytes]]:
 
 
 def _header_of(run: EntryRun) -> int:
-    """Version and operation, the upper half of a header; a request's lower half are its flags, of which none is set."""
+    """Return version and operation, the upper half of a header; a request's lower half, its flags, is zero."""
     return _PROTOCOL_VERSION << 8 | (_READ_ENTRY if run.length == 1 else _BATCH_READ_ENTRY)
 
 
 def _frames(received: bytearray) -> Iterator[tuple[int, int]]:
-    """Where each whole frame in the buffer begins and ends."""
+    """Yield the beginning and end of each whole frame in the buffer."""
     position = 0
     while len(received) - position >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(received, position)

@@ -1,6 +1,6 @@
-"""What bookies have on their disks, by their own word: entries of ledgers, and the figures of their HTTP service.
+"""Bookies' disks by the bookies' own reports: entries of ledgers, and the figures of their HTTP service.
 
-A bookie's HTTP service is found where the bookie has registered it; without ``httpServerEnabled`` there is none.
+A bookie registers its HTTP service in the metadata store; without ``httpServerEnabled`` there is none.
 """
 
 import re
@@ -14,16 +14,18 @@ import requests
 from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import endpoints_of
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import LAST_STORED, BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import cumulative_bytes
-from pulsar_sidecar.ledger_ownership.paths import bookie_registration_paths
-from pulsar_sidecar.ledger_ownership.pins.ports import BookieFigures, BookieState, Compaction, StoredCopies
-from pulsar_sidecar.ledger_ownership.registrations import bookie_states
+from pulsar_sidecar.features.ledger_deletion.ports import Collected, ReclaimedSpace
+from pulsar_sidecar.features.pins.ports import StoredCopies
+from pulsar_sidecar.features.pins.results import BookieFigures, Compaction
 from pulsar_sidecar.model.errors import SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import BookieId, LedgerId
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.ownership.paths import bookie_registration_paths
+from pulsar_sidecar.ownership.registrations import BookieState, bookie_states
 
 _DEADLINE_SECONDS: Final = 5.0
-"""For all that one bookie is asked; bookies are asked side by side."""
+"""Deadline for all requests to one bookie; the sidecar queries bookies concurrently."""
 _LEAST_SECONDS: Final = 0.1
 _DOWN: Final = "it is down: it is not registered in the metadata store"
 _NO_SERVICE: Final = "it has registered no HTTP service: set httpServerEnabled=true in its bookkeeper.conf"
@@ -34,7 +36,7 @@ _ACTIVE: Final = ("ENTRY_LOG_SPACE_BYTES", "ENTRY_LOG_TOTAL", "LEDGER_TOTAL")
 
 
 class RegisteredBookies:
-    """`ledger_ownership.pins.ports.Bookies`; nothing of the environment (proxies, netrc) is sent to bookies."""
+    """`pins.ports.Bookies` and `ledger_deletion.ports.BookieCollections`; requests ignore the environment's proxies."""
 
     def __init__(self, store: MetadataStore, connections: BookieConnections, threads: Executor, root: str) -> None:
         self._store, self._connections, self._threads = store, connections, threads
@@ -55,6 +57,10 @@ class RegisteredBookies:
     def figures(self, bookies: Sequence[BookieId]) -> Mapping[BookieId, BookieFigures | Unreadable]:
         return dict(zip(bookies, self._threads.map(self._figures, bookies), strict=True))
 
+    def collected(self, ledgers: Sequence[LedgerId]) -> Mapping[BookieId, Collected]:
+        bookies = list(self.known())
+        return dict(zip(bookies, self._threads.map(lambda each: self._collected(each, ledgers), bookies), strict=True))
+
     def close(self) -> None:
         """Close the connections; idempotent."""
         self._session.close()
@@ -66,12 +72,33 @@ class RegisteredBookies:
                 return url
             give_up = time.monotonic() + _DEADLINE_SECONDS
             answers = [self._json(url, path, give_up) for path in _PATHS]
-            return figures_of(url, self._ask(url, "/metrics", give_up).text, *answers)
+            return figures_of(url, self._get(url, "/metrics", give_up).text, *answers)
+        except SidecarError as error:
+            return Unreadable(str(error))
+
+    def _collected(self, bookie: BookieId, ledgers: Sequence[LedgerId]) -> Collected:
+        return Collected(self._waiting(bookie, ledgers), self._reclaimed(bookie))
+
+    def _waiting(self, bookie: BookieId, ledgers: Sequence[LedgerId]) -> Mapping[LedgerId, int] | Unreadable:
+        found = {}
+        for ledger_id in ledgers:
+            size = self._last_stored(bookie, ledger_id)
+            if isinstance(size, Unreadable):
+                return size
+            if size is not None:
+                found[ledger_id] = size
+        return found
+
+    def _reclaimed(self, bookie: BookieId) -> ReclaimedSpace | Unreadable:
+        try:
+            url = self._service(bookie)
+            give_up = time.monotonic() + _DEADLINE_SECONDS
+            return url if isinstance(url, Unreadable) else reclaimed_in(self._get(url, "/metrics", give_up).text)
         except SidecarError as error:
             return Unreadable(str(error))
 
     def _last_stored(self, bookie: BookieId, ledger_id: LedgerId) -> int | Unreadable | None:
-        """The ledger's length up to the last entry that the bookie holds; None if it holds none."""
+        """Return the ledger's length up to the last entry that the bookie holds; None if it holds none."""
         try:
             entry = self._connections.read_many(bookie, ledger_id, [LAST_STORED]).get(LAST_STORED)
         except SidecarError as error:
@@ -87,14 +114,14 @@ class RegisteredBookies:
         return Unreadable(_NO_SERVICE if registered else _DOWN)
 
     def _json(self, url: str, path: str, give_up: float) -> Mapping[str, Any]:
-        answer = self._ask(url, path, give_up)
+        answer = self._get(url, path, give_up)
         try:
             document = answer.json()
         except ValueError as error:
             raise TemporaryError(f"{url}{path} did not answer with JSON; try again") from error
         return document if isinstance(document, dict) else {}
 
-    def _ask(self, url: str, path: str, give_up: float) -> requests.Response:
+    def _get(self, url: str, path: str, give_up: float) -> requests.Response:
         left = max(_LEAST_SECONDS, give_up - time.monotonic())
         try:
             answer = self._session.get(f"{url}{path}", timeout=left, allow_redirects=False)
@@ -113,7 +140,7 @@ def figures_of(
     collection: Mapping[str, Any],
     suspended: Mapping[str, Any],
 ) -> BookieFigures | Unreadable:
-    """From a bookie's metrics and settings; the settings are texts, BookKeeper's own defaults where they lack."""
+    """Return the figures in a bookie's metrics and settings; the settings are strings, with BookKeeper's defaults."""
     measured = [_sum(metrics, f"bookie_ACTIVE_{name}") for name in _ACTIVE]
     if None in measured:
         return Unreadable("its metrics lack bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES: see statsProviderClass")
@@ -136,6 +163,15 @@ def figures_of(
     )
 
 
+def reclaimed_in(metrics: str) -> ReclaimedSpace | Unreadable:
+    """Return the space that a bookie has given back, out of its metrics: by deleted and by compacted entry logs."""
+    measured = [_sum(metrics, f"bookie_RECLAIMED_{kind}_SPACE_BYTES") for kind in ("DELETION", "COMPACTION")]
+    started_seconds = _sum(metrics, "process_start_time_seconds")
+    if None in measured or started_seconds is None:
+        return Unreadable("its metrics lack bookie_RECLAIMED_DELETION_SPACE_BYTES: see statsProviderClass")
+    return ReclaimedSpace(sum(int(each or 0) for each in measured), round(started_seconds * 1_000))
+
+
 def _compaction(settings: Mapping[str, Any], kind: str, usual: Compaction) -> Compaction:
     return Compaction(
         _number(settings, f"{kind}CompactionThreshold", usual.threshold),
@@ -145,12 +181,12 @@ def _compaction(settings: Mapping[str, Any], kind: str, usual: Compaction) -> Co
 
 
 def _is_true(answer: Mapping[str, Any], name: str) -> bool:
-    """Bookies write it as a text."""
+    """Return the value of a boolean that bookies write as a string."""
     return str(answer.get(name)).lower() == "true"
 
 
 def _sum(metrics: str, name: str) -> float | None:
-    """Over the bookie's directories; None if it does not report it."""
+    """Return the sum over the bookie's directories; None if it does not report the metric."""
     found = re.findall(rf"^{name}(?:\{{[^}}\n]*\}})? ([0-9.eE+-]+)$", metrics, re.MULTILINE)
     return sum(map(float, found)) if found else None
 

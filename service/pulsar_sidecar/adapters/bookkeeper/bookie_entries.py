@@ -1,12 +1,12 @@
 """Entries as the bookies hold them, of open ledgers too, read without fencing and without recovery.
 
-Invariants: an entry is delivered only if its digest was right; it is called missing only when every bookie of its write
-set answered that it has none. Of a ledger that is still written to, an entry may be delivered whose
-writer does not know yet that it is stored.
+Invariants: an entry is delivered only with a correct digest; it is missing only when every bookie of its write set
+answered that it has none. A delivered entry of a ledger that is still written to may be one whose writer does not know
+yet that it is stored.
 
-The invariant of `BookieEntries.read_tail`: an entry that was ever acknowledged to its writer and lies in the asked-for
-tail is in the answer, or the call raises. An acknowledged entry is on ``ack_quorum_size`` members of its write set,
-so it is seen as long as fewer than that many members of every write set fail to answer.
+Invariant of `BookieEntries.read_tail`: the answer holds every entry in the tail that was ever acknowledged to its
+writer, or the call raises. An acknowledged entry is on ``ack_quorum_size`` members of its write set, so it is seen as
+long as fewer than that many members of every write set fail to answer.
 """
 
 import hashlib
@@ -24,11 +24,11 @@ from typing import Generic, NamedTuple, TypeVar, assert_never
 import google_crc32c
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import LAST_STORED, BookieConnections
-from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.model.errors import TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import DigestType, LedgerEntry, LedgerMetadata, LedgerState
 from pulsar_sidecar.model.lookups import Unreadable
+from pulsar_sidecar.reports.formatting import format_count
 
 _READ_AT_A_TIME_BYTES = 8 * 1024 * 1024
 _MOST_AT_A_TIME = 2048
@@ -43,13 +43,13 @@ Made = TypeVar("Made")
 
 
 @dataclass(slots=True)
-class BulkAnswer(Generic[Kept]):
-    """What became of each wanted entry: it is in exactly one of ``found``, ``missing`` and `unreadable`.
+class BulkRead(Generic[Kept]):
+    """Result for each wanted entry, which is in exactly one of ``found``, ``missing`` and `unreadable`.
 
     Attributes:
-        found: what was kept of it.
-        missing: every bookie that should have it answered that it does not.
-        failures: why some bookies could not answer, one reason each; of entries too that another one delivered.
+        found: the kept part of each entry.
+        missing: entries that every bookie of the write set answered not to have.
+        failures: reasons why bookies could not answer, one each, even for entries that another bookie delivered.
     """
 
     found: dict[EntryId, Kept] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class BulkAnswer(Generic[Kept]):
 
     @property
     def unreadable(self) -> dict[EntryId, str]:
-        """Why it is not known."""
+        """Reasons by unreadable entry."""
         return {
             entry_id: "; ".join(dict.fromkeys(reasons))
             for entry_id, reasons in self.failures.items()
@@ -71,13 +71,13 @@ class BookieEntries:
 
     def __init__(self, bookies: BookieConnections) -> None:
         self._bookies = bookies
-        # Kept, because a thread that waits for one bookie lets another bookie work.
+        # Threads, because one that waits for one bookie lets another bookie work.
         self._threads = ThreadPoolExecutor(_THREADS, "bulk-entries")
 
     def read_many(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, wanted: Iterable[EntryId], keep: Callable[[bytes], Kept]
-    ) -> BulkAnswer[Kept]:
-        """Read them, so many at a time that their payloads fit in memory; ``keep`` makes what is kept of a payload."""
+    ) -> BulkRead[Kept]:
+        """Read entries, few enough at a time that their payloads fit in memory; ``keep`` reduces a payload."""
         return self._read_many(ledger_id, metadata, wanted, lambda stored: keep(stored.payload))
 
     def _read_many(
@@ -86,30 +86,30 @@ class BookieEntries:
         metadata: LedgerMetadata,
         wanted: Iterable[EntryId],
         keep: "Callable[[StoredEntry], Kept]",
-    ) -> BulkAnswer[Kept]:
+    ) -> BulkRead[Kept]:
         reading = _Reading(self._bookies, ledger_id, metadata, keep)
         parts = enumerate(reading.parts(sorted(set(wanted))))
         while some := list(islice(parts, _THREADS)):
-            self._side_by_side([partial(reading.read, turn, *part) for turn, part in some])
+            self._in_parallel([partial(reading.read, turn, *part) for turn, part in some])
         return reading.answer
 
-    def _side_by_side(self, calls: "Sequence[Callable[[], Made]]") -> "list[Made]":
+    def _in_parallel(self, calls: "Sequence[Callable[[], Made]]") -> "list[Made]":
         futures = [self._threads.submit(call) for call in calls[1:]]
         first = calls[0]()
-        # What no thread has begun is not waited for behind another caller's parts.
+        # Calls that no thread has begun run here instead of waiting behind another caller's parts.
         rest = zip(calls[1:], futures, strict=True)
         return [first, *(call() if future.cancel() else future.result() for call, future in rest)]
 
     def read(self, ledger_id: LedgerId, metadata: LedgerMetadata, entry_id: EntryId) -> "StoredEntry":
-        """One entry whose writer knows that it is stored; TemporaryError when no bookie delivers it."""
+        """Return an entry whose writer knows that it is stored; TemporaryError when no bookie delivers it."""
         return self._demand(ledger_id, metadata, range(entry_id, entry_id + 1))[0]
 
     def read_last(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> "StoredEntry | None":
-        """The highest entry, None of a ledger without entries; raises as `LedgerEntries.read_tail`."""
+        """Return the highest entry, None for a ledger without entries; raises as `LedgerEntries.read_tail`."""
         return next(iter(self._tail(ledger_id, metadata, 1)), None)
 
     def read_tail(self, ledger_id: LedgerId, metadata: LedgerMetadata, count: int) -> tuple[LedgerEntry, ...]:
-        """The ``count`` highest entries, ascending; see `LedgerEntries.read_tail`."""
+        """Return the ``count`` highest entries, ascending; see `LedgerEntries.read_tail`."""
         tail = self._tail(ledger_id, metadata, count)
         return tuple(LedgerEntry(ledger_id, stored.entry_id, stored.payload) for stored in tail)
 
@@ -124,7 +124,7 @@ class BookieEntries:
         return self._demand(ledger_id, metadata, wanted, known, confirmed)
 
     def end(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> "LedgerEnd":
-        """Where the ledger ends now.
+        """Return the ledger's present end.
 
         Raises:
             TemporaryError: too few bookies answered to know.
@@ -134,12 +134,12 @@ class BookieEntries:
         return _end(metadata, self._last_stored(ledger_id, metadata))
 
     def readable(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> bool:
-        """Whether first and last entry are there; see `LedgerEntries.readable`.
+        """Return True if the first and last entries are there; see `LedgerEntries.readable`.
 
-        Of a ledger that was never closed only the present end can be asked for.
+        For a ledger that was never closed, only the present end is read.
 
         Raises:
-            TemporaryError: one was not found, but a bookie that should hold it did not answer.
+            TemporaryError: an entry was not found, and a bookie that should hold it did not answer.
         """
         if metadata.state is not LedgerState.CLOSED:
             return bool(self.read_tail(ledger_id, metadata, 1))
@@ -148,11 +148,11 @@ class BookieEntries:
             if answer.missing:
                 return False
             if answer.unreadable:
-                raise _not_delivered(ledger_id, *min(answer.unreadable.items()))
+                raise _undelivered_error(ledger_id, *min(answer.unreadable.items()))
         return True
 
     def close(self) -> None:
-        """Close the connections and let the threads go; idempotent."""
+        """Close the connections and end the threads; idempotent."""
         self._threads.shutdown(cancel_futures=True)
         self._bookies.close()
 
@@ -164,9 +164,9 @@ class BookieEntries:
         known: "Mapping[EntryId, StoredEntry] | None" = None,
         confirmed: int | None = None,
     ) -> "tuple[StoredEntry, ...]":
-        """All of them; those above ``confirmed`` may only lack if they were certainly never acknowledged."""
+        """Return all wanted entries but those above ``confirmed`` that were certainly never acknowledged."""
         entries = dict(known or {})
-        # One by one: a bookie that cannot read one of them may be the only one that has the next.
+        # One by one: a bookie that cannot read one entry may be the only one that has the next.
         for entry_id in (EntryId(each) for each in wanted if each not in entries):
             answer = self._read_many(ledger_id, metadata, [entry_id], lambda stored: stored)
             entries.update(answer.found)
@@ -174,14 +174,14 @@ class BookieEntries:
             failures = answer.failures.get(entry_id, [])
             if entry_id not in entries and (is_confirmed or len(failures) >= metadata.ack_quorum_size):
                 reason = "; ".join(failures) or "no bookie has the entry"
-                raise _not_delivered(ledger_id, entry_id, reason)
+                raise _undelivered_error(ledger_id, entry_id, reason)
         return tuple(entries[EntryId(entry_id)] for entry_id in wanted if entry_id in entries)
 
     def _last_stored(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> "list[StoredEntry]":
-        """The last entry of each bookie of the last ensemble; enough of them to see all that was acknowledged."""
+        """Return the last entry of each bookie of the last ensemble; enough of them to see every acknowledged entry."""
         ensemble = metadata.segments[-1].ensemble
-        # Side by side: several that are silent are waited for at the same time.
-        answers = self._side_by_side([partial(self._last_of, bookie, ledger_id, metadata) for bookie in ensemble])
+        # Concurrently, so that the timeouts of several silent bookies overlap.
+        answers = self._in_parallel([partial(self._last_of, bookie, ledger_id, metadata) for bookie in ensemble])
         failures = {index: answer.reason for index, answer in enumerate(answers) if isinstance(answer, Unreadable)}
         # In every write set fewer than ``ack_quorum_size`` members may fail (``RoundRobinDistributionSchedule``).
         size = metadata.ensemble_size
@@ -205,11 +205,11 @@ class BookieEntries:
 
 
 class LedgerEnd(NamedTuple):
-    """Where a ledger ends.
+    """Last entries of a ledger, as its bookies report them.
 
     Attributes:
-        confirmed: up to here every entry was acknowledged to the writer; later ones may have been too.
-        highest: the highest entry that a bookie has; nothing above it was ever acknowledged.
+        confirmed: the entry up to which all were acknowledged to the writer; later ones may have been too.
+        highest: the highest entry that a bookie has; no entry above it was ever acknowledged.
     """
 
     confirmed: EntryId
@@ -224,8 +224,6 @@ def _end(metadata: LedgerMetadata, last_stored: "Sequence[StoredEntry]") -> Ledg
 
 
 class _Reading(Generic[Kept]):
-    """One call of `BookieEntries.read_many`."""
-
     def __init__(
         self,
         bookies: BookieConnections,
@@ -233,24 +231,24 @@ class _Reading(Generic[Kept]):
         metadata: LedgerMetadata,
         keep: "Callable[[StoredEntry], Kept]",
     ) -> None:
-        self.answer: BulkAnswer[Kept] = BulkAnswer()
+        self.answer: BulkRead[Kept] = BulkRead()
         self._bookies = bookies
         self._ledger_id = ledger_id
         self._metadata = metadata
         self._keep = keep
-        # The metadata of a ledger that is still written to lacks the size of its entries; the first few show it.
+        # An open ledger's metadata lacks the size of its entries; the first few show it.
         closed = metadata.length_bytes > 0 and metadata.last_entry_id >= 0
         self._mean_bytes = metadata.length_bytes / (metadata.last_entry_id + 1) if closed else None
 
     def parts(self, wanted: Sequence[EntryId]) -> Iterator[tuple[Sequence[BookieId], Sequence[EntryId]]]:
-        """The wanted entries by write set, in pieces that fit in memory."""
-        for write_set, members in _by_write_set(self._metadata, wanted).items():
+        """Yield the wanted entries by write set, in pieces that fit in memory."""
+        for write_set, members in _group_by_write_set(self._metadata, wanted).items():
             rest = iter(members)
-            while part := list(islice(rest, self._at_a_time())):
+            while part := list(islice(rest, self._batch_size())):
                 yield write_set, part
 
     def read(self, turn: int, write_set: Sequence[BookieId], wanted: Sequence[EntryId]) -> None:
-        """Ask one bookie of the write set after the other, each for what is still missing; they take turns."""
+        """Read what is missing from one bookie of the write set after the other; ``turn`` rotates the first."""
         left = wanted
         for rank in range(len(write_set)):
             bookie = write_set[(turn + rank) % len(write_set)]
@@ -260,18 +258,18 @@ class _Reading(Generic[Kept]):
                 for entry_id in left:
                     self.answer.failures[entry_id].append(str(error))
                 continue
-            left = self._taken(left, stored)
+            left = self._keep_valid(left, stored)
             if not left:
                 return
         self.answer.missing.update(entry_id for entry_id in left if entry_id not in self.answer.failures)
 
-    def _at_a_time(self) -> int:
+    def _batch_size(self) -> int:
         if self._mean_bytes is None:
             return _FEW_AT_A_TIME
         return max(1, min(_MOST_AT_A_TIME, int(_READ_AT_A_TIME_BYTES / max(1.0, self._mean_bytes))))
 
-    def _taken(self, wanted: Sequence[EntryId], stored: Mapping[EntryId, bytes]) -> Sequence[EntryId]:
-        """Keep what is right; what is still wanted then."""
+    def _keep_valid(self, wanted: Sequence[EntryId], stored: Mapping[EntryId, bytes]) -> Sequence[EntryId]:
+        """Keep entries with correct digests; return those still wanted."""
         if stored:
             self._mean_bytes = sum(map(len, stored.values())) / len(stored)
         left = []
@@ -289,7 +287,7 @@ class _Reading(Generic[Kept]):
 
 
 def _checked(data: bytes, ledger_id: LedgerId, entry_id: EntryId | None, metadata: LedgerMetadata) -> "StoredEntry":
-    """The entry in a bookie's answer, which must be ``entry_id``; any of the ledger for None."""
+    """Return the entry in a bookie's answer, which must be ``entry_id``; any of the ledger for None."""
     stored = checked_entry(data, metadata.digest_type, metadata.password)
     if stored.ledger_id != ledger_id or entry_id not in (None, stored.entry_id):
         asked_for = f"{ledger_id}:{'the last' if entry_id is None else entry_id}"
@@ -297,10 +295,10 @@ def _checked(data: bytes, ledger_id: LedgerId, entry_id: EntryId | None, metadat
     return stored
 
 
-def _by_write_set(
+def _group_by_write_set(
     metadata: LedgerMetadata, wanted: Sequence[EntryId]
 ) -> Mapping[tuple[BookieId, ...], Sequence[EntryId]]:
-    """``RoundRobinDistributionSchedule``; where every bookie of an ensemble has everything, that is one write set."""
+    """Group entries by ``RoundRobinDistributionSchedule``; one write set where every bookie of an ensemble has all."""
     striped = metadata.write_quorum_size < metadata.ensemble_size
     found: dict[tuple[BookieId, ...], list[EntryId]] = {}
     ends = [segment.first_entry_id for segment in metadata.segments[1:]]
@@ -313,12 +311,12 @@ def _by_write_set(
     return found
 
 
-def _not_delivered(ledger_id: LedgerId, entry_id: EntryId, reason: str) -> TemporaryError:
+def _undelivered_error(ledger_id: LedgerId, entry_id: EntryId, reason: str) -> TemporaryError:
     return TemporaryError(f"no bookie delivers entry {ledger_id}:{entry_id} ({reason}); try again")
 
 
 class StoredEntry(NamedTuple):
-    """An entry whose digest was right, and what its header has (BookKeeper ``DigestManager``).
+    """An entry with a correct digest, and its header (BookKeeper ``DigestManager``).
 
     As stored: ledger id, entry id, last confirmed id, cumulative length (four big-endian int64), digest, payload; the
     digest covers the 32 bytes before it and the payload.
@@ -335,13 +333,13 @@ class StoredEntry(NamedTuple):
 
 
 def cumulative_bytes(data: bytes) -> int:
-    """The length of its ledger up to this entry, by the entry's header."""
+    """Return the length of the ledger up to this entry, by the entry's header, bytes."""
     length: int = _ENTRY_HEADER.unpack_from(data)[3]
     return length
 
 
 def checked_entry(data: bytes, digest_type: DigestType | None, password: bytes) -> StoredEntry:
-    """The entry in a bookie's answer.
+    """Return the entry in a bookie's answer.
 
     Raises:
         UndecodableError: too short, damaged, or of a digest that the ledger's metadata does not name.
@@ -362,17 +360,17 @@ def checked_entry(data: bytes, digest_type: DigestType | None, password: bytes) 
 
 
 def stored_entry(ledger_id: LedgerId, entry_id: EntryId, payload: bytes, *, length_bytes: int) -> bytes:
-    """An entry as its writer sends it to a bookie, with digest CRC32C (inverse of `checked_entry`).
+    """Return an entry as its writer sends it to a bookie, with digest CRC32C (inverse of `checked_entry`).
 
-    ``length_bytes`` counts the payloads of the ledger up to this one. No entry is called confirmed, which is always
-    true: a reader of a closed ledger does not ask, and a recovery then looks at every entry itself.
+    ``length_bytes`` counts the payloads of the ledger up to this one. The header confirms no entry, which is always
+    correct: a reader of a closed ledger ignores it, and a recovery then reads every entry itself.
     """
     header = _ENTRY_HEADER.pack(ledger_id, entry_id, _BEFORE_FIRST, length_bytes)
     return header + digest(DigestType.CRC32C, header + payload, b"") + payload
 
 
 def digest(digest_type: DigestType, data: bytes, password: bytes) -> bytes:
-    """The digest as BookKeeper stores it."""
+    """Return the digest as BookKeeper stores it."""
     match digest_type:
         case DigestType.CRC32C:
             return struct.pack(">I", google_crc32c.value(data))

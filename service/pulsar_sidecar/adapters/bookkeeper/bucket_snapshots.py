@@ -1,9 +1,9 @@
 """Snapshots of the delayed index in ledgers of their own, as brokers keep them (``BookkeeperBucketSnapshotStorage``).
 
-Invariants: nothing but a bucket's ledger is ever deleted, and a bucket is read only once its ledger is closed: a broker
-that opens an open one closes it first, which fences its writer out.
+Invariants: the sidecar deletes no ledger but a bucket's, and reads a bucket only once its ledger is closed: a broker
+that opens an open one closes it first, which fences its writer.
 
-`BookieBucketEntries` reads the entries of many buckets' ledgers at a time.
+`BookieBucketEntries` reads the entries of many ledgers at a time.
 """
 
 from collections import defaultdict
@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter, Replication
-from pulsar_sidecar.delayed_delivery.index.ports import BucketOwner, EntryPayload
-from pulsar_sidecar.delayed_delivery.index.snapshot import (
+from pulsar_sidecar.features.delayed_index.ports import BucketOwner, EntryPayload
+from pulsar_sidecar.features.delayed_index.snapshot import (
     DelayedIndexes,
     SnapshotMetadata,
     decode_metadata,
@@ -23,24 +23,24 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
     encode_metadata,
     encode_segment,
 )
-from pulsar_sidecar.ledger_ownership.claims import BucketClaim, bucket_custom_metadata, read_claim
-from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
 from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.ownership.claims import BucketClaim, bucket_custom_metadata, read_claim
+from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class BookieBucketSnapshots:
-    """`delayed_delivery.index.ports.BucketSnapshotStorage` on the cluster's bookies; safe for use by several threads.
+    """`delayed_index.ports.BucketSnapshotStorage` on the cluster's bookies; safe for use by several threads.
 
-    The replication is asked for each new bucket: the brokers' ``managedLedgerDefault*`` settings.
+    It reads the replication for each new bucket: the brokers' ``managedLedgerDefault*`` settings.
     """
 
     _store: MetadataStore
@@ -48,9 +48,6 @@ class BookieBucketSnapshots:
     _writer: LedgerWriter
     _replication: Callable[[], Replication]
     _root: str = DEFAULT_LEDGERS_ROOT
-
-    def start(self) -> None:
-        """Everything that it needs is open."""
 
     def create_bucket_snapshot(
         self, metadata: SnapshotMetadata, segments: Sequence[DelayedIndexes], owner: BucketOwner
@@ -72,7 +69,7 @@ class BookieBucketSnapshots:
         return self._closed(bucket_id).length_bytes
 
     def delete_bucket_snapshot(self, bucket_id: LedgerId) -> None:
-        """See the port. `ConflictError` for a ledger without a bucket; nothing is deleted then."""
+        """Delete a bucket's ledger; raise `ConflictError` for any other ledger, which is not deleted."""
         node = self._store.read(ledger_path(bucket_id, self._root))
         if node is None:
             return
@@ -80,9 +77,6 @@ class BookieBucketSnapshots:
         if not isinstance(claim, BucketClaim):
             raise ConflictError(f"ledger {bucket_id} holds no bucket of a delayed index; it is not deleted")
         self._writer.delete(bucket_id, node.version)
-
-    def close(self) -> None:
-        """What it was given is closed by the caller that opened it."""
 
     def _closed(self, bucket_id: LedgerId) -> LedgerMetadata:
         node = self._store.read(ledger_path(bucket_id, self._root))
@@ -109,11 +103,11 @@ class BookieBucketSnapshots:
 
 
 _THREADS: Final = 4
-"""As many as connections are kept to a bookie: an entry of a thousand ledgers is a thousand waits."""
+"""Number of the pool's connections to a bookie: one entry of each of a thousand ledgers is a thousand waits."""
 
 
 class BookieBucketEntries:
-    """The index's `BucketEntries`; safe for use by several threads."""
+    """`BucketEntries` of the delayed index; safe for use by several threads."""
 
     def __init__(self, entries: BookieEntries) -> None:
         self._entries = entries
@@ -126,15 +120,15 @@ class BookieBucketEntries:
         for ledger_id, entry_id in positions:
             wanted[ledger_id].append(entry_id)
         answers: dict[Position, EntryPayload] = {}
-        for found in self._threads.map(lambda one: self._of(one, ledgers[one], wanted[one]), wanted):
+        for found in self._threads.map(lambda one: self._read_ledger(one, ledgers[one], wanted[one]), wanted):
             answers |= found
         return answers
 
     def close(self) -> None:
-        """Let the threads go; idempotent."""
+        """End the threads; idempotent."""
         self._threads.shutdown(cancel_futures=True)
 
-    def _of(
+    def _read_ledger(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, wanted: Sequence[EntryId]
     ) -> dict[Position, EntryPayload]:
         answers: dict[Position, EntryPayload] = {Position(ledger_id, entry_id): Absent() for entry_id in wanted}

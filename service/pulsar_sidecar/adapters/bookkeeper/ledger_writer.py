@@ -1,8 +1,8 @@
 """Ledgers that are written once and closed, made as a BookKeeper client makes them (``LedgerCreateOp``).
 
-Invariant: a ledger's id is answered only when every bookie of every write set has stored its entries and the metadata
-is CLOSED, with that end. Whatever fails before, the ledger's node is deleted again, or the error names the ledger
-that was left. A ledger that its writer died over stays OPEN and no node names it: the audit and the watch for left
+Invariant: the writer returns a ledger's id only after every bookie of every write set has stored its entries and the
+metadata is CLOSED, with that end. After any earlier failure the writer deletes the ledger's node, or the error names
+the leaked ledger. A ledger whose writer died stays OPEN and no node names it: the audit and the watch for leaked
 ledgers find it.
 """
 
@@ -17,14 +17,6 @@ from typing import Final
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import stored_entry
-from pulsar_sidecar.analysis.formatting import format_count
-from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
-from pulsar_sidecar.ledger_ownership.paths import (
-    DEFAULT_LEDGERS_ROOT,
-    READ_ONLY_BOOKIES,
-    available_bookies_path,
-    ledger_path,
-)
 from pulsar_sidecar.model.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -37,9 +29,12 @@ from pulsar_sidecar.model.errors import (
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId, NodeVersion
 from pulsar_sidecar.model.ledgers import DigestType, LedgerMetadata, LedgerSegment, LedgerState
 from pulsar_sidecar.model.metadata import DeletionResult, MetadataStore, Node
+from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, READ_ONLY_BOOKIES, available_bookies_path, ledger_path
+from pulsar_sidecar.reports.formatting import format_count
 
 MOST_ENTRY_BYTES: Final = 5 * 1024 * 1024
-"""``nettyMaxFrameSizeBytes`` as Pulsar's ``bookkeeper.conf`` sets it, without what is around a payload."""
+"""``nettyMaxFrameSizeBytes`` as Pulsar's ``bookkeeper.conf`` sets it, without a payload's overhead."""
 _NO_ENTRY = EntryId(-1)
 _ID_TRIES = 5
 _DISCARD_TRIES = 3
@@ -47,9 +42,9 @@ _DISCARD_TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """How many bookies hold a ledger, and how many of them each entry.
+    """Replication of a ledger: the number of bookies in its ensemble, and of those that hold each entry.
 
-    ``ack_quorum_size`` is only written down: a ledger that is written once waits for the whole write quorum.
+    ``ack_quorum_size`` is only recorded: the writer waits for the whole write quorum.
     """
 
     ensemble_size: int = 2
@@ -66,9 +61,9 @@ class Replication:
 
 @dataclass(frozen=True, slots=True)
 class LedgerWriter:
-    """Writes whole ledgers with empty passwords and CRC32C digests; safe for use by several threads.
+    """Writer of whole ledgers with empty passwords and CRC32C digests; safe for use by several threads.
 
-    Bookies are taken at random, of as many racks as there are (``/bookies``); placement policies are not asked.
+    It chooses bookies at random, from as many racks as there are (``/bookies``), and ignores placement policies.
     """
 
     _store: MetadataStore
@@ -79,14 +74,14 @@ class LedgerWriter:
     def write(
         self, payloads: Sequence[bytes], custom_metadata: Mapping[str, bytes], replication: Replication
     ) -> LedgerId:
-        """The id of a new, closed ledger with these entries.
+        """Write these entries to a new ledger, close it, and return its id.
 
-        A bookie that fails is done without, as long as there are enough others.
+        Bookies that fail are replaced, as long as there are enough others.
 
         Raises:
             InvalidInputError: there are no entries, or one is larger than bookies take.
-            TemporaryError: too few bookies, or one of them or the store failed; no ledger is left.
-            OutcomeUnknownError: a ledger that is not needed may be left; the text has its id.
+            TemporaryError: too few bookies, or one of them or the store failed; no ledger remains.
+            OutcomeUnknownError: an unneeded ledger may remain; the text has its id.
         """
         if not payloads or max(map(len, payloads)) > MOST_ENTRY_BYTES:
             raise InvalidInputError(
@@ -120,17 +115,17 @@ class LedgerWriter:
             self._discard(ledger_id, custom_metadata, TemporaryError(_joined(failures)))
 
     def delete(self, ledger_id: LedgerId, version: NodeVersion) -> None:
-        """Delete a ledger as BookKeeper does: its node; bookies collect the entries. One that is gone is not an error.
+        """Delete a ledger as BookKeeper does: its node; bookies collect the entries. A missing ledger is not an error.
 
         Raises:
             ConflictError: the node has another version by now.
-            OutcomeUnknownError: the answer was lost; look again.
+            OutcomeUnknownError: the answer was lost; read again.
         """
         result = self._store.delete(ledger_path(ledger_id, self._root), version)
         if result is DeletionResult.CONFLICT:
             raise ConflictError(f"the metadata of ledger {ledger_id} changed at the same moment; try again")
         if result is DeletionResult.UNKNOWN:
-            raise OutcomeUnknownError(f"the answer to deleting ledger {ledger_id} was lost; look whether it is gone")
+            raise OutcomeUnknownError(f"the answer to deleting ledger {ledger_id} was lost; check whether it is gone")
 
     def _ensemble(self, size: int, failed: Mapping[BookieId, str]) -> tuple[BookieId, ...]:
         registered = self._store.children(available_bookies_path(self._root)) or []
@@ -151,7 +146,7 @@ class LedgerWriter:
         return tuple([bookie for bookie in taken_in_turn if bookie is not None][:size])
 
     def _racks(self) -> Mapping[str, str]:
-        """Racks by bookie (``BookiesRackConfiguration``): groups of bookies, each with its rack."""
+        """Return the racks by bookie (``BookiesRackConfiguration``): groups of bookies, each with its rack."""
         node = self._store.read("/bookies")
         try:
             groups = json.loads(node.data) if node is not None and node.data else {}
@@ -173,7 +168,7 @@ class LedgerWriter:
         raise TemporaryError(f"{_ID_TRIES} new ledger ids were in use already; look at {self._root}/idgen")
 
     def _add(self, ledger_id: LedgerId, metadata: LedgerMetadata, payloads: Sequence[bytes]) -> Mapping[BookieId, str]:
-        """Have the write quorum of each entry store it; the bookies that failed, with the reason."""
+        """Store each entry on its write quorum; return the bookies that failed, with the reasons."""
         [segment] = metadata.segments
         shares: dict[BookieId, list[tuple[EntryId, bytes]]] = {bookie: [] for bookie in segment.ensemble}
         length_bytes = 0
@@ -204,13 +199,13 @@ class LedgerWriter:
         try:
             self._store.write(node.path, encode_ledger_metadata(closed), node.version)
         except (ConflictError, NotFoundError, OutcomeUnknownError) as error:
-            # A recovery that saw a writer gone, or our own write whose answer was lost, may have closed it like this.
+            # A recovery after a writer died, or our own write whose answer was lost, may have closed it with this end.
             found = self._store.read(node.path)
             if found is None or decode_ledger_metadata(found.data) != closed:
                 raise TemporaryError(f"a new ledger could not be closed: {error}") from error
 
     def _discard(self, ledger_id: LedgerId, custom_metadata: Mapping[str, bytes], cause: BaseException) -> None:
-        """Delete a ledger of ours that is not to be; `OutcomeUnknownError` if it may be left."""
+        """Delete an unfinished ledger of ours; raise `OutcomeUnknownError` if it may remain."""
         path = ledger_path(ledger_id, self._root)
         failure: object = "it keeps changing"
         for _ in range(_DISCARD_TRIES):

@@ -1,4 +1,4 @@
-"""What is stored of topics that no broker may have loaded: their cursors, and how many entries their ledgers have.
+"""Stored cursors and ledger lengths of topics, which need not be loaded by a broker.
 
 A cursor is in its node, or in an entry of its ledger that the broker knows to be stored.
 """
@@ -6,17 +6,14 @@ A cursor is in its node, or in an entry of its ledger that the broker knows to b
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pulsar_sidecar.ack_state.stored import (
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries, StoredEntry
+from pulsar_sidecar.features.acknowledgements.stored import (
     StoredCursor,
     stored_in_entry,
     stored_in_node,
     subscription_properties_bytes,
 )
-from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries, StoredEntry
-from pulsar_sidecar.deduplication.snapshots import Snapshot, lost_snapshot, snapshot_in_entry, snapshot_in_node
-from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
-from pulsar_sidecar.ledger_ownership.references import LedgerReference, cursor_references, managed_ledger_references
+from pulsar_sidecar.features.deduplication.snapshots import Snapshot, lost_snapshot, snapshot_in_entry, snapshot_in_node
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
@@ -25,13 +22,16 @@ from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName, encode_cursor
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.topic_stats import Cursor
+from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ownership.paths import cursor_path, ledger_path, managed_ledger_path
+from pulsar_sidecar.ownership.references import LedgerReference, cursor_references, managed_ledger_references
 
 
 class BookieStoredCursors:
-    """What rooms ask of stored cursors.
+    """Stored cursors for all features.
 
-    `ack_state.ports.StoredCursors`, `delayed_delivery.ports.StoredAckState`, `deduplication.ports.StoredSnapshots` and
-    `ledger_ownership.ports.CursorPositions`.
+    Implements `acknowledgements.ports.StoredCursors`, `delayed_messages.ports.StoredAckState`,
+    `deduplication.ports.StoredSnapshots` and `ownership.ports.CursorPositions`.
     """
 
     def __init__(self, store: MetadataStore, entries: BookieEntries, ledgers_root: str) -> None:
@@ -47,7 +47,7 @@ class BookieStoredCursors:
     def read(
         self, topic: TopicName, subscription: str, known_ledger: LedgerId | None, known_last_entry: int
     ) -> PositionRanges | None:
-        # The entries of the topic's ledgers that are closed: a stored range over several ends in the last at most.
+        # The entries of the topic's closed ledgers: a stored range over several ends in the last at most.
         node = self._store.read(managed_ledger_path(topic.managed_ledger_name))
         listed = {} if node is None else managed_ledger_references(node.data).ledgers
         lengths = {ledger_id: ledger.entries for ledger_id, ledger in listed.items()}
@@ -65,7 +65,7 @@ class BookieStoredCursors:
     def _last_written(self, data: bytes, lengths: Mapping[LedgerId, int]) -> PositionRanges | Unreadable:
         try:
             entry = self._last_entry(data)
-            # A broker that finds a ledger without entries begins at the node's position (`recoverFromLedger`).
+            # After an empty cursor ledger, a broker recovers the node's position (`recoverFromLedger`).
             if entry is None or isinstance(entry, Absent):
                 return stored_in_node(data, lengths).acknowledged
             return stored_in_entry(entry.payload, lengths, entry.ledger_id, entry.entry_id).acknowledged
@@ -86,7 +86,7 @@ class BookieStoredCursors:
             return Unreadable(str(error))
 
     def _last_entry(self, data: bytes) -> StoredEntry | Absent | None:
-        """The last entry of the cursor's ledger, `Absent` if it has none; None if the cursor has no ledger.
+        """Return the last entry of the cursor's ledger, `Absent` if it has none; None if the cursor has no ledger.
 
         Raises:
             NotFoundError: the ledger is gone.
@@ -126,7 +126,7 @@ class BookieStoredCursors:
 
 
 class BookieLedgerLengths:
-    """`ledger_ownership.ports.LedgerLengths`: a managed ledger's list does not measure the ledger written to last."""
+    """`ownership.ports.LedgerLengths`: a managed ledger's list lacks the length of the ledger that is written to."""
 
     def __init__(self, store: MetadataStore, entries: BookieEntries, ledgers_root: str) -> None:
         self._store = store
@@ -151,7 +151,7 @@ class BookieLedgerLengths:
     def _measured(self, ledger_id: LedgerId, listed: LedgerReference) -> LedgerReference:
         node = self._store.read(ledger_path(ledger_id, self._root))
         if node is None:
-            # A broker that loads the topic finds no entry of it either.
+            # A broker that loads the topic would not find an entry either.
             return replace(listed, entries=0, size_bytes=0)
         metadata = decode_ledger_metadata(node.data)
         if metadata.state is LedgerState.CLOSED:

@@ -1,35 +1,34 @@
-"""Every entry of a topic in order, from the bookies: without a consumer, without fencing, without loading the topic.
+"""Streams of a topic's entries in order, from the bookies: no consumer, no fencing, and the topic is not loaded.
 
 Invariant: every entry between the two ends that the topic's list of ledgers had at the beginning is in the stream, as
-itself or within an `UnseenEntries`; none is left out. The ledger that is still written to is read up to where
-BookKeeper's own recovery would close it: the first entry that no bookie has, above all that is known to be
-acknowledged.
+itself or within an `UnseenEntries`. The ledger that is still written to is read up to where BookKeeper's own recovery
+would close it: the first entry that no bookie has, above every entry known to be acknowledged.
 """
 
 from collections.abc import Generator, Iterator
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries, LedgerEnd
-from pulsar_sidecar.analysis.formatting import format_count
-from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
-from pulsar_sidecar.ledger_ownership.references import LedgerReference, managed_ledger_references
 from pulsar_sidecar.model.clocks import Pace
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError, UndecodableError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerEntry, LedgerMetadata, UnseenCause, UnseenEntries
 from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ownership.paths import ledger_path, managed_ledger_path
+from pulsar_sidecar.ownership.references import LedgerReference, managed_ledger_references
+from pulsar_sidecar.reports.formatting import format_count
 
 _AT_A_TIME_BYTES = 4 * 1024 * 1024
 _MOST_AT_A_TIME = 1024
 _FIRST_AT_A_TIME = 16
-"""While the size of a ledger's entries is not known: they have 5 MB at most by default."""
+"""Entries at a time until the size of a ledger's entries is known: at most 5 MB each by default."""
 _BEGINNING = Position(LedgerId(0), EntryId(0))
 _END = Position(LedgerId(MAX_LEDGER_ID), EntryId(MAX_LEDGER_ID))
 
 
 class BookieTopicEntries:
-    """Streams of topics' entries; ``pace`` is kept over all of them."""
+    """Streams of topics' entries; ``pace`` limits all of them together."""
 
     def __init__(self, store: MetadataStore, entries: BookieEntries, ledgers_root: str, pace: Pace) -> None:
         self._store = store
@@ -40,14 +39,14 @@ class BookieTopicEntries:
     def read(
         self, topic: TopicName, first: Position = _BEGINNING, last: Position = _END
     ) -> Iterator[LedgerEntry | UnseenEntries]:
-        """The entries of a partition, or of a topic without partitions, from ``first`` to ``last``, both included.
+        """Yield the entries of a partition, or of a topic without, from ``first`` to ``last``, both included.
 
-        The list of ledgers is read when the first entry is asked for; a ledger that comes later is not in the stream.
+        The stream reads the list of ledgers at its first entry; it leaves out later ledgers.
 
         Raises:
             NotFoundError: there is no such topic; a partitioned topic has no entries of its own.
             UndecodableError: the list of ledgers is damaged.
-            TemporaryError: the metadata store could not be asked. A bookie that does not answer is no error.
+            TemporaryError: the metadata store could not be read. A bookie that does not respond is not an error.
         """
         topic_node = self._store.read(managed_ledger_path(topic.managed_ledger_name))
         if topic_node is None:
@@ -75,7 +74,7 @@ class BookieTopicEntries:
 
         node = self._node(ledger_id)
         if node is None:
-            yield from unseen(wanted.start, *self._why_gone(topic_node, ledger_id, reference))
+            yield from unseen(wanted.start, *self._absence_reason(topic_node, ledger_id, reference))
             return
         try:
             metadata = decode_ledger_metadata(node.data)
@@ -84,14 +83,14 @@ class BookieTopicEntries:
             yield from unseen(wanted.start, UnseenCause.UNREADABLE, str(error))
             return
         if listed_last is not None:
-            # Whatever the topic lists was acknowledged.
+            # Every entry that the topic lists was acknowledged.
             end = end._replace(confirmed=EntryId(max(end.confirmed, listed_last)))
         ended_at = yield from self._entries_of(
             ledger_id, metadata, end, range(wanted.start, min(wanted[-1], end.highest) + 1)
         )
         if ended_at is not None and self._node(ledger_id) is None:
-            # The bookies dropped the ledger while it was read, so a missing entry is neither its end nor damage.
-            yield from unseen(ended_at, *self._why_gone(topic_node, ledger_id, reference))
+            # The ledger was deleted while it was read, so a missing entry is neither its end nor damage.
+            yield from unseen(ended_at, *self._absence_reason(topic_node, ledger_id, reference))
         elif listed_last is not None:
             reason = (
                 f"the topic lists {format_count(reference.entries, 'entry')} of ledger {ledger_id}, and "
@@ -102,7 +101,9 @@ class BookieTopicEntries:
     def _node(self, ledger_id: LedgerId) -> Node | None:
         return self._store.read(ledger_path(ledger_id, self._root))
 
-    def _why_gone(self, topic_node: Node, ledger_id: LedgerId, reference: LedgerReference) -> tuple[UnseenCause, str]:
+    def _absence_reason(
+        self, topic_node: Node, ledger_id: LedgerId, reference: LedgerReference
+    ) -> tuple[UnseenCause, str]:
         listed: LedgerReference | None = reference
         if not _is_offloaded(reference):
             now = self._store.read(topic_node.path)
@@ -119,11 +120,11 @@ class BookieTopicEntries:
     def _entries_of(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, end: LedgerEnd, wanted: range
     ) -> Generator[LedgerEntry | UnseenEntries, None, EntryId | None]:
-        """The wanted entries; returns the first that no bookie has, if the ledger ends before it or is gone by now."""
+        """Yield the wanted entries; return the first that no bookie has if the ledger ends there or is gone."""
         at_a_time = _FIRST_AT_A_TIME
         ending = None
         while wanted:
-            some = wanted[: self._pace.at_once(at_a_time)]
+            some = wanted[: self._pace.batch_size(at_a_time)]
             answer = self._entries.read_many(ledger_id, metadata, map(EntryId, some), bytes)
             missing = sorted(answer.missing)
             is_gone = bool(missing) and missing[0] <= end.confirmed and self._node(ledger_id) is None
@@ -132,8 +133,8 @@ class BookieTopicEntries:
                 some, wanted = range(some.start, ending), range(0)
             else:
                 wanted = wanted[len(some) :]
-            yield from _in_order(ledger_id, some, answer.found, answer.unreadable)
-            self._pace.after(len(some))
+            yield from _merge_in_order(ledger_id, some, answer.found, answer.unreadable)
+            self._pace.wait_after(len(some))
             mean_bytes = sum(map(len, answer.found.values())) / max(1, len(answer.found))
             at_a_time = max(1, min(_MOST_AT_A_TIME, at_a_time * 4, int(_AT_A_TIME_BYTES / max(1.0, mean_bytes))))
         return ending
@@ -143,10 +144,10 @@ def _is_offloaded(reference: LedgerReference) -> bool:
     return reference.offload is not None and reference.offload.complete
 
 
-def _in_order(
+def _merge_in_order(
     ledger_id: LedgerId, entry_ids: range, found: dict[EntryId, bytes], unreadable: dict[EntryId, str]
 ) -> Iterator[LedgerEntry | UnseenEntries]:
-    """Each as itself, or within a run of neighbours that cannot be read for the same reason."""
+    """Yield each entry, or a run of neighbours that cannot be read for the same reason."""
     run: UnseenEntries | None = None
     for entry_id in map(EntryId, entry_ids):
         payload = found.get(entry_id)

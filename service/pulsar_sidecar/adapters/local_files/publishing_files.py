@@ -1,7 +1,7 @@
-"""The file that is published, and the checkpoint beside it.
+"""The published file, and the checkpoint beside it.
 
-Invariant: the checkpoint's file holds a whole checkpoint at any moment, and the last one that was written even after
-the machine has lost power: it is written beside, synced, renamed, and its directory is synced.
+Invariant: the checkpoint's file holds a whole checkpoint at any moment, and the last one written even after a power
+failure: the sidecar writes a file beside it, syncs it, renames it, and syncs the directory.
 """
 
 import os
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from pulsar_sidecar.adapters.local_files import sync_directory
-from pulsar_sidecar.deduplication.publishing.checkpoint import Checkpoint, checkpoint_of
-from pulsar_sidecar.deduplication.publishing.file_publisher import SourceFile
+from pulsar_sidecar.features.publishing.checkpoint import Checkpoint, checkpoint_of
+from pulsar_sidecar.features.publishing.file_publisher import SourceFile
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
 _READ_AHEAD_BYTES: Final = 1024 * 1024
@@ -22,15 +22,15 @@ _OWNERS_FILE: Final = 0o600
 
 @contextmanager
 def source_file(path: Path) -> Iterator[SourceFile]:
-    """The file, open.
+    """Open the file.
 
     Raises:
-        InvalidInputError: there is no such file, it may not be read, or it is not a regular file: from a pipe nothing
-            can be read twice.
-        TemporaryError: reading it failed.
+        InvalidInputError: there is no such file, it may not be read, or it is not a regular file: a pipe cannot be read
+            twice.
+        TemporaryError: the file could not be read.
     """
     try:
-        # Looked at first: opening a pipe waits until a process writes to it.
+        # Checked first: opening a pipe waits until a process writes to it.
         if not stat.S_ISREG(path.stat().st_mode):
             raise InvalidInputError(f"{path} is not a regular file; write what is to be published into one first")
         file = path.open("rb", buffering=_READ_AHEAD_BYTES)
@@ -44,13 +44,13 @@ def source_file(path: Path) -> Iterator[SourceFile]:
 
 
 def checkpoint_path(file: Path, producer_name: str) -> Path:
-    """Where a checkpoint is without ``--checkpoint``: beside the file, one for each producer name."""
+    """Return the path of a checkpoint without ``--checkpoint``: beside the file, one for each producer name."""
     safe = "".join(character if character.isalnum() or character in "-_" else "_" for character in producer_name)
     return file.with_name(f"{file.name}.{safe[:80]}.checkpoint")
 
 
 class CheckpointFile:
-    """`CheckpointStore` over one file."""
+    """`CheckpointStore` in one file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

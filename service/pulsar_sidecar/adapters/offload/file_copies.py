@@ -1,8 +1,8 @@
-"""A copy that the filesystem driver wrote, deleted or looked at: one Hadoop MapFile directory below a base directory.
+"""Deletion and checks of the filesystem driver's copies: each is a Hadoop MapFile directory below a base directory.
 
-The path is all that identifies such a copy, so the way down is walked with directory handles that follow no symbolic
-link, and only the files of a MapFile are removed. Invariant: nothing outside the base, and nothing that the driver
-would not have written, is ever removed; an empty or missing base is an unmounted one, not an absence.
+Only its path identifies such a copy, so the sidecar descends with directory handles that follow no symbolic link, and
+removes only the files of a MapFile. Invariant: the sidecar never removes anything outside the base, or that the driver
+would not have written; an empty or missing base is unmounted, not an absence.
 """
 
 import os
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from pulsar_sidecar.adapters.offload.locations import OffloadedCopy
 from pulsar_sidecar.adapters.offload.map_files import holds_whole_ledger, is_index, matches_checksums
-from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
+from pulsar_sidecar.features.ledger_deletion.ports import OffloadDeletion
 from pulsar_sidecar.model.errors import InvalidInputError, PermanentError, TemporaryError
+from pulsar_sidecar.ownership.offload_locations import OffloadedCopy
 
 _SEQUENCE_FILES = ("data", "index")
 _MAP_FILE = frozenset((*_SEQUENCE_FILES, ".data.crc", ".index.crc"))
@@ -26,50 +26,52 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def delete_map_file(base: Path, copy: OffloadedCopy) -> OffloadDeletion:
-    """Delete ``<base>/<managed ledger>/<ledger id>-<uuid>`` (``FileSystemManagedLedgerOffloader.deleteOffloaded``).
+@dataclass(frozen=True, slots=True)
+class MapFiles:
+    """Copies ``<base>/<managed ledger>/<ledger id>-<uuid>`` below a base directory.
 
-    Raises:
-        InvalidInputError: the managed ledger's name is not a relative path.
-        PermanentError: a symbolic link is in the way, or the directory is not a MapFile; nothing was deleted.
-        TemporaryError: the directories cannot be read or changed now.
+    Every method raises `InvalidInputError` if the managed ledger's name is not a relative path, `PermanentError`, with
+    nothing changed, if the path has a symbolic link or the directory is not a MapFile, and `TemporaryError` if
+    something cannot be read or changed now.
     """
-    with _found(base, copy) as found:
-        if found is None:
-            return OffloadDeletion.GONE
-        for name in found.names:
-            os.unlink(name, dir_fd=found.directory)
-        os.rmdir(copy.directory_name, dir_fd=found.parent)
-        return OffloadDeletion.DELETED
 
+    base: Path
 
-def map_file_exists(base: Path, copy: OffloadedCopy) -> bool:
-    """Whether there is such a directory; raises what `delete_map_file` does."""
-    with _found(base, copy) as found:
-        return found is not None
+    def delete(self, copy: OffloadedCopy) -> OffloadDeletion:
+        """Delete a copy (``FileSystemManagedLedgerOffloader.deleteOffloaded``)."""
+        with _found(self.base, copy) as found:
+            if found is None:
+                return OffloadDeletion.GONE
+            for name in found.names:
+                os.unlink(name, dir_fd=found.directory)
+            os.rmdir(copy.directory_name, dir_fd=found.parent)
+            if copy.directory_name in _names(found.parent):
+                raise TemporaryError(
+                    f"{copy.directory_name} below {self.base} was deleted, but it is still there; check the mount"
+                )
+            return OffloadDeletion.DELETED
 
+    def exists(self, copy: OffloadedCopy) -> bool:
+        with _found(self.base, copy) as found:
+            return found is not None
 
-def is_whole_map_file(base: Path, copy: OffloadedCopy) -> bool:
-    """Whether a copy's files match their checksums, and its data hold every entry of the ledger; reads all of it.
+    def is_whole(self, copy: OffloadedCopy) -> bool:
+        """Return True if a copy's files match their checksums and hold every entry of the ledger; reads all of it.
 
-    False also where that cannot be shown: without the checksum files that Hadoop's ``LocalFileSystem`` keeps, and for
-    data that `holds_whole_ledger` cannot read.
-
-    Raises:
-        InvalidInputError, PermanentError: as `delete_map_file`.
-        TemporaryError: the directories or files cannot be read now.
-    """
-    with _found(base, copy) as found, ExitStack() as opened:
-        if found is None or set(found.names) != _MAP_FILE:
-            return False
-        files = {name: opened.enter_context(_opened(name, found.directory)) for name in found.names}
-        intact = all(matches_checksums(files[name], files[f".{name}.crc"]) for name in _SEQUENCE_FILES)
-        return intact and is_index(files["index"]) and holds_whole_ledger(files["data"])
+        Returns False if that cannot be proven: without the checksum files that Hadoop's ``LocalFileSystem`` keeps, and
+        for data that `holds_whole_ledger` cannot read.
+        """
+        with _found(self.base, copy) as found, ExitStack() as opened:
+            if found is None or set(found.names) != _MAP_FILE:
+                return False
+            files = {name: opened.enter_context(_opened(name, found.directory)) for name in found.names}
+            intact = all(matches_checksums(files[name], files[f".{name}.crc"]) for name in _SEQUENCE_FILES)
+            return intact and is_index(files["index"]) and holds_whole_ledger(files["data"])
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Handles of a copy's directory and of the one above, and the files in it, all of which belong there."""
+    """Handles of a copy's directory and its parent, and the directory's files, all of which belong to a MapFile."""
 
     parent: int
     directory: int
@@ -117,7 +119,7 @@ def _components(managed_ledger: str) -> list[str]:
 
 
 def _descend(parent: int, name: str, handles: ExitStack) -> int | None:
-    """A handle of a directory, None if there is nothing of that name."""
+    """Return a handle of a directory, None if there is nothing of that name."""
     try:
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
     except FileNotFoundError:
@@ -147,7 +149,7 @@ def _check_belongs(directory: int, name: str, copy: OffloadedCopy) -> None:
 
 
 def _is_sequence_file(directory: int, name: str) -> bool:
-    """Whether it starts as Hadoop's SequenceFile does; one whose writer died at once is empty."""
+    """Return True for a file that starts as Hadoop's SequenceFile, or is empty because its writer died at once."""
     with _opened(name, directory) as file:
         return file.read(len(_SEQUENCE_FILE_MAGIC)) in (b"", _SEQUENCE_FILE_MAGIC)
 

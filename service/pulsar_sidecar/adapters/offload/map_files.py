@@ -1,8 +1,8 @@
-"""Whether the files of a Hadoop MapFile hold a whole ledger, as ``FileSystemManagedLedgerOffloader`` writes it.
+"""Checks that a Hadoop MapFile holds a whole ledger, as ``FileSystemManagedLedgerOffloader`` writes it.
 
-That an attempt is complete does not show it: the driver ignores errors on closing its files (``IOUtils.closeStream``),
-so a full disk may take the end of a copy that counts as finished. Invariant: a file that is not understood, to its last
-byte, is not whole.
+A complete attempt does not prove it: the driver ignores errors on closing its files (``IOUtils.closeStream``), so a
+full disk may truncate a copy that counts as finished. Invariant: a file that is not understood to its last byte is not
+whole.
 """
 
 import os
@@ -10,14 +10,14 @@ import struct
 import zlib
 from typing import BinaryIO
 
-from pulsar_sidecar.ledger_ownership.exact_decoding import MAX_UNCOMPRESSED_BYTES, decode_exactly
 from pulsar_sidecar.model.errors import UndecodableError
-from pulsar_sidecar.wire.DataFormats_pb2 import LedgerMetadataFormat
+from pulsar_sidecar.ownership.exact_decoding import MAX_UNCOMPRESSED_BYTES, decode_exactly
+from pulsar_sidecar.protobuf.DataFormats_pb2 import LedgerMetadataFormat
 
 _CHECKSUM_MAGIC = b"crc\0"
 _INT = struct.Struct(">i")
 _RECORD = struct.Struct(">iq")
-"""Length of the key, and the key: a ``LongWritable``. The record's length comes before."""
+"""Length of the key, and the key: a ``LongWritable``. The record's length precedes them."""
 _KEY_BYTES = 8
 _LONG_KEYS = b"SEQ\x06\x21org.apache.hadoop.io.LongWritable"
 _INDEX = _LONG_KEYS + b"\x21org.apache.hadoop.io.LongWritable"
@@ -25,14 +25,14 @@ _CLASSES = _LONG_KEYS + b"\x22org.apache.hadoop.io.BytesWritable"
 _NO_METADATA = bytes(4)
 _PLAIN = _CLASSES + b"\0\0" + _NO_METADATA
 _DEFLATED = _CLASSES + b"\x01\0\x2aorg.apache.hadoop.io.compress.DefaultCodec" + _NO_METADATA
-"""Hadoop's default: each value is compressed by itself, with zlib."""
+"""Hadoop's default: each value compressed by itself, with zlib."""
 _SYNC_BYTES = 16
 _SYNC_ESCAPE = -1
 _LEDGER_METADATA_KEY = -1
 
 
 def matches_checksums(file: BinaryIO, checksums: BinaryIO) -> bool:
-    """Whether every byte is as Hadoop's ``ChecksumFileSystem`` noted it (CRC-32 of each chunk), and none is lacking."""
+    """Return True if the whole file matches the checksums of Hadoop's ``ChecksumFileSystem`` (CRC-32 of each chunk)."""
     if checksums.read(len(_CHECKSUM_MAGIC)) != _CHECKSUM_MAGIC:
         return False
     chunk_bytes = int.from_bytes(checksums.read(_INT.size), "big")
@@ -45,14 +45,14 @@ def matches_checksums(file: BinaryIO, checksums: BinaryIO) -> bool:
 
 
 def is_index(index: BinaryIO) -> bool:
-    """Whether it starts as a MapFile's index; how far it goes only decides how far Hadoop has to search the data."""
+    """Return True for the beginning of a MapFile's index; its length only decides how far Hadoop searches the data."""
     return _starts_with(index, _INDEX)
 
 
 def holds_whole_ledger(data: BinaryIO) -> bool:
-    """Whether a MapFile's data hold a closed ledger's metadata and its entries from 0 to the last one, and end there.
+    """Return True if the data hold a closed ledger's metadata and its entries from 0 to the last one, and end there.
 
-    False for compression other than Hadoop's default or none, which is not read.
+    Returns False for compression other than Hadoop's default or none, which is not read.
     """
     try:
         return _holds_whole_ledger(data, data.seek(0, os.SEEK_END))
@@ -88,7 +88,7 @@ def _starts_with(data: BinaryIO, header: bytes) -> bool:
 
 
 def _last_entry_id(value: bytes, *, deflated: bool) -> int | None:
-    """Of a closed ledger, from a ``BytesWritable`` with its metadata (``OffloadUtils.buildLedgerMetadataFormat``)."""
+    """Return a closed ledger's last entry from a ``BytesWritable`` (``OffloadUtils.buildLedgerMetadataFormat``)."""
     written = zlib.decompressobj().decompress(value, MAX_UNCOMPRESSED_BYTES) if deflated else value
     (length,) = _INT.unpack_from(written)
     message = decode_exactly(LedgerMetadataFormat, written[_INT.size :])

@@ -1,11 +1,12 @@
-"""Opening a bucket with the object-store client, from the captured location only, with keys named as Pulsar names them.
+"""Object-store clients of buckets, from the captured location only, with keys named as Pulsar names them.
 
-The client also reads its configuration from the environment. Invariant: the address it talks to is the location's,
-whatever the environment has; only credentials may come from there. A secret appears in no ``repr`` and in no error.
+The client also reads its configuration from the environment. Invariant: the client's address is the location's,
+whatever the environment has; only credentials may come from the environment. A secret appears in no ``repr`` and in no
+error.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
@@ -14,8 +15,9 @@ from urllib.parse import urlsplit
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from pulsar_sidecar.adapters.offload.locations import OffloadDriver, OffloadTarget, Storage
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
+from pulsar_sidecar.model.file_urls import content_of
+from pulsar_sidecar.ownership.offload_locations import OffloadDriver, OffloadTarget, Storage
 
 if TYPE_CHECKING:
     from obstore.store import AzureConfig, ClientConfig, GCSConfig, ObjectStore, RetryConfig, S3Config
@@ -34,7 +36,7 @@ class AccessKey:
 
 @dataclass(frozen=True, slots=True)
 class OffloadCredentials:
-    """Credentials by driver. What is None is left to the provider's own chain (environment, workload identity, ...).
+    """Credentials by driver; None leaves them to the provider's own chain (environment, workload identity, ...).
 
     Attributes:
         aws_s3: ``s3ManagedLedgerOffloadCredentialId`` and ``...Secret``; also for driver ``S3`` if ``s3`` is None.
@@ -51,8 +53,24 @@ class OffloadCredentials:
     gcs_service_account_key_file: Path | None = None
 
 
+def credentials_of(
+    environment: Mapping[str, str], s3_key_id: str | None, s3_secret: str | None, gcs_key_file: Path | None
+) -> OffloadCredentials:
+    """Return the credentials of the settings, and those of `credentials_from_environment`.
+
+    Raises:
+        InvalidInputError: half of a pair is set, or a secret's file cannot be read.
+    """
+    secret = None if s3_secret is None else content_of(s3_secret, "s3ManagedLedgerOffloadCredentialSecret")
+    return replace(
+        credentials_from_environment(environment),
+        aws_s3=AccessKey(s3_key_id, secret) if s3_key_id and secret else None,
+        gcs_service_account_key_file=gcs_key_file,
+    )
+
+
 def credentials_from_environment(environment: Mapping[str, str]) -> OffloadCredentials:
-    """What the broker's offloader would find in the same environment (``JCloudBlobStoreProvider``).
+    """Return the credentials that the broker's offloader would find in this environment (``JCloudBlobStoreProvider``).
 
     Amazon's and Google's own variables are left to their chains.
 
@@ -76,7 +94,7 @@ def _pair(environment: Mapping[str, str], id_name: str, secret_name: str) -> Acc
 
 
 def open_store(target: OffloadTarget, credentials: OffloadCredentials) -> "ObjectStore":
-    """A client of the bucket; nothing is asked yet.
+    """Return a client of the bucket; this sends no request.
 
     Raises:
         TemporaryError: the client refuses its configuration, for example a credential from the environment.
@@ -109,7 +127,7 @@ def _open(target: OffloadTarget, credentials: OffloadCredentials) -> "ObjectStor
 
 
 def s3_config(target: OffloadTarget, credentials: OffloadCredentials) -> "S3Config":
-    """Settings for Amazon S3, stores that speak its protocol, and OSS, which wants the bucket in the host's name."""
+    """Return settings for Amazon S3, compatible stores, and OSS, which needs the bucket in the host name."""
     location = target.location
     top_level_domain = "com.cn" if target.region.startswith("cn-") else "com"
     endpoint = location.endpoint or f"https://s3.{target.region}.amazonaws.{top_level_domain}"
@@ -132,7 +150,7 @@ def s3_config(target: OffloadTarget, credentials: OffloadCredentials) -> "S3Conf
 
 
 def gcs_config(target: OffloadTarget, credentials: OffloadCredentials) -> "GCSConfig":
-    """Settings for Google Cloud Storage."""
+    """Return settings for Google Cloud Storage."""
     config: GCSConfig = {"base_url": target.location.endpoint or _GCS_ENDPOINT, "skip_signature": False}
     if credentials.gcs_service_account_key_file is not None:
         config["service_account"] = str(credentials.gcs_service_account_key_file)
@@ -140,7 +158,7 @@ def gcs_config(target: OffloadTarget, credentials: OffloadCredentials) -> "GCSCo
 
 
 def azure_config(target: OffloadTarget, credentials: OffloadCredentials) -> "AzureConfig":
-    """Settings for Azure Blob Storage; without a key the account is the first label of the endpoint's host."""
+    """Return settings for Azure Blob Storage; without a key the account is the first label of the endpoint's host."""
     endpoint = target.location.endpoint or ""
     key = credentials.azureblob
     config: AzureConfig = {

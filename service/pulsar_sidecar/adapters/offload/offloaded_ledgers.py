@@ -1,22 +1,21 @@
-"""The port to tiered storage: from an offload context to a deleted copy.
+"""Adapter of tiered storage, which finds, checks and deletes the copy that an offload context names.
 
 Pulsar's own offloader takes the bucket from the context and the address from its present configuration, and so misses
-copies made before a change. Invariant: here both come from the context, policies are never asked, and a place outside
-the operator's list is never contacted.
+copies made before a change. Invariant: here both come from the context, policies are ignored, and the sidecar never
+contacts a place outside the operator's list.
 
-A copy in a bucket is two objects: look, compare, delete, look again. Their names alone prove little: buckets are shared
-between clusters, records may be forged, and a shadow topic's list holds the offload contexts of its source. A missing
-bucket answers a HEAD as a missing object does, and at least one driver of the field reported deletions that never
-happened. Invariant: an object passes only if by its own metadata Pulsar's offloader wrote it for the record's
-managed ledger in this cluster; *gone* is reported only of a bucket that listed itself, *deleted* only after a second
-look.
+A copy in a bucket is two objects, which the sidecar reads, compares, deletes and reads again. Their names alone prove
+little: clusters share buckets, records may be forged, and a shadow topic's list holds the offload contexts of its
+source. A missing bucket answers a HEAD as a missing object does, and at least one driver in the field reported
+deletions that never happened. Invariant: an object passes only if by its own metadata Pulsar's offloader wrote it for
+the record's managed ledger in this cluster; *gone* is reported only after the bucket listed its objects, *deleted* only
+after it listed them again.
 
-Limits: parts of a multipart upload that never finished are no objects and stay (a bucket's lifecycle rule removes
-those); in a versioned bucket *deleted* means hidden; a server that is not an object store but answers 404 to every HEAD
-and well-formed XML to a listing is taken for an empty bucket.
+Limits: parts of an unfinished multipart upload are no objects and stay (a bucket's lifecycle rule removes them); in a
+versioned bucket *deleted* means hidden; a server that is not an object store but answers 404 to every HEAD and
+well-formed XML to a listing counts as an empty bucket.
 """
 
-import struct
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -26,8 +25,15 @@ from typing import TYPE_CHECKING
 import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
-from pulsar_sidecar.adapters.offload.file_copies import delete_map_file, is_whole_map_file, map_file_exists
-from pulsar_sidecar.adapters.offload.locations import (
+from pulsar_sidecar.adapters.offload.blocks import MAX_INDEX_BYTES, Block, holds_entries, indexed_blocks
+from pulsar_sidecar.adapters.offload.file_copies import MapFiles
+from pulsar_sidecar.adapters.offload.object_stores import OffloadCredentials, open_store
+from pulsar_sidecar.features.ledger_deletion.ports import OffloadDeletion
+from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import OffloadContext
+from pulsar_sidecar.model.names import ManagedLedgerName
+from pulsar_sidecar.ownership.offload_locations import (
     AllowedLocations,
     ObjectRole,
     OffloadDriver,
@@ -37,12 +43,6 @@ from pulsar_sidecar.adapters.offload.locations import (
     copy_of,
     offload_target,
 )
-from pulsar_sidecar.adapters.offload.object_stores import OffloadCredentials, open_store
-from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
-from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, TemporaryError
-from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.ledgers import OffloadContext
-from pulsar_sidecar.model.names import ManagedLedgerName
 
 if TYPE_CHECKING:
     from obstore import GetResult
@@ -51,18 +51,14 @@ if TYPE_CHECKING:
 FORMAT_VERSION_KEY = "s3managedledgeroffloaderformatversion"
 FORMAT_VERSION = "1"
 _ROLE_KEY = "role"
-_INDEX_HEAD = struct.Struct(">Iiqqii")
-"""What an index object begins with (``OffloadIndexBlockImpl.toStream``): magic word, length of the index, length of
-the data object, length of a data block's header, number of index entries, length of the ledger's metadata."""
-_INDEX_MAGIC = 0xDE47DE47
-"""Streaming offload's index (``OffloadIndexBlockV2Impl``) has another; brokers cannot read one beside such a copy."""
-_INDEX_ENTRY_BYTES = 20
+_READ_BYTES = 8 * 1024 * 1024
+"""Bytes of a block that one request reads."""
 CLIENT_ERRORS = (BaseError, OSError, ValueError, NotImplementedError)
-"""Everything the client raises; `FileNotFoundError`, its "no such object", is among the `OSError`."""
+"""Exceptions that the client raises; `FileNotFoundError`, its "no such object", is an `OSError`."""
 
 
 class ObjectStoreOffloadedLedgers:
-    """Copies in S3, stores that speak its protocol, Google Cloud Storage, Azure, OSS, and directories. Thread-safe."""
+    """Copies in S3 and compatible stores, Google Cloud Storage, Azure, OSS, and directories. Thread-safe."""
 
     def __init__(
         self,
@@ -70,7 +66,7 @@ class ObjectStoreOffloadedLedgers:
         cluster_name: str,
         credentials: OffloadCredentials | None = None,
     ) -> None:
-        """Nothing is contacted yet.
+        """Read the allowed locations, without contacting any.
 
         Args:
             allowed_locations: items as `AllowedLocations` reads them; empty allows nothing.
@@ -93,50 +89,42 @@ class ObjectStoreOffloadedLedgers:
 
         Raises:
             PermanentError: the context is incomplete, its location is not allowed, or the copy is another owner's.
-            TemporaryError: storage could not be asked, refused, or still shows what it reported as deleted.
-            OutcomeUnknownError: the answer to a deletion, or the look after it, was lost.
+            TemporaryError: storage did not answer, refused, or still shows what it reported as deleted.
+            OutcomeUnknownError: the answer to a deletion, or to the read after it, was lost.
         """
         copy = copy_of(ledger_id, context, managed_ledger)
-        target = self._permitted(context)
-        if target.driver is OffloadDriver.FILESYSTEM:
-            return delete_map_file(Path(target.location.container), copy)
-        return self._bucket(target).delete(copy)
+        return self._storage(context).delete(copy)
 
     def exists(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> bool:
-        """Whether there is anything that `delete_offloaded` would delete; raises what that does before it deletes."""
+        """Return True if `delete_offloaded` would delete anything; raises as that does before it deletes."""
         copy = copy_of(ledger_id, context, managed_ledger)
-        target = self._permitted(context)
-        if target.driver is OffloadDriver.FILESYSTEM:
-            return map_file_exists(Path(target.location.container), copy)
-        return self._bucket(target).exists(copy)
+        return self._storage(context).exists(copy)
 
     def is_whole(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> bool:
-        """Whether a copy is there in full; see `ledger_deletion.ports.OffloadedLedgers`.
+        """Return True if a whole copy is there; see `ledger_deletion.ports.OffloadedLedgers`.
 
-        Lengths are compared, contents are not: a bucket's own checksums stand for those. The filesystem driver keeps
-        no lengths, so `is_whole_map_file` goes through the copy.
+        In a bucket this reads the index, and the first and the last block; between them it compares lengths, and not
+        contents, which a bucket's own checksums protect. The filesystem driver keeps no lengths, so `MapFiles.is_whole`
+        reads the whole copy.
 
         Raises:
             PermanentError: the context names no copy, its location is not allowed, or the copy is another owner's.
-            TemporaryError: storage could not be asked, or refused.
+            TemporaryError: storage did not answer, or refused.
         """
         if not context.complete or context.segments:
             return False
         copy = copy_of(ledger_id, context, managed_ledger)
-        target = self._permitted(context)
-        if target.driver is OffloadDriver.FILESYSTEM:
-            return is_whole_map_file(Path(target.location.container), copy)
-        return self._bucket(target).is_whole(copy)
+        return self._storage(context).is_whole(copy)
 
-    def _permitted(self, context: OffloadContext) -> OffloadTarget:
+    def _storage(self, context: OffloadContext) -> "_Bucket | MapFiles":
         wanted = offload_target(context.driver_name, context.driver_metadata)
-        return replace(wanted, location=self._allowed.permitted(wanted.location))
-
-    def _bucket(self, target: OffloadTarget) -> "_Bucket":
-        return _Bucket(self._store(target), target.location, self._cluster_name)
+        location = self._allowed.permitted(wanted.location)
+        if wanted.driver is OffloadDriver.FILESYSTEM:
+            return MapFiles(Path(location.container))
+        return _Bucket(self._store(replace(wanted, location=location)), location, self._cluster_name)
 
     def _store(self, target: OffloadTarget) -> "ObjectStore":
-        """One client per target, so that credentials from a chain are fetched once."""
+        """Return the target's one client, so that credentials from a chain are fetched once."""
         with self._lock:
             if target not in self._stores:
                 self._stores[target] = open_store(target, self._credentials)
@@ -144,7 +132,7 @@ class ObjectStoreOffloadedLedgers:
 
 
 class _Bucket:
-    """Copies in one bucket, written by one cluster's brokers."""
+    """Copies in one bucket that one cluster's brokers wrote."""
 
     def __init__(self, store: "ObjectStore", location: OffloadLocation, cluster_name: str) -> None:
         self._store = store
@@ -152,42 +140,55 @@ class _Bucket:
         self._cluster_name = cluster_name
 
     def delete(self, copy: OffloadedCopy) -> OffloadDeletion:
-        """Delete what is there of a copy, if all of it is what it claims; otherwise nothing."""
+        """Delete the existing objects of a copy if all of them prove their identity; otherwise none."""
         found = self._owned(copy)
         if not found:
             return OffloadDeletion.GONE
         for role in found:
             self._delete(copy.key(role))
-        for role in found:
-            self._verify_gone(copy.key(role))
+        self._verify_gone(copy)
         return OffloadDeletion.DELETED
 
     def exists(self, copy: OffloadedCopy) -> bool:
         return bool(self._owned(copy))
 
     def is_whole(self, copy: OffloadedCopy) -> bool:
-        """Whether both objects are there and as long as in the index."""
+        """Return True if the index describes the whole ledger, and the first and the last block hold their entries."""
         found = self._owned(copy)
         if len(found) < len(ObjectRole):
             return False
-        data_length, index_length = (found[role].meta["size"] for role in (ObjectRole.DATA, ObjectRole.INDEX))
-        head = self._index_head(copy.key(ObjectRole.INDEX)) if index_length >= _INDEX_HEAD.size else b""
-        if len(head) < _INDEX_HEAD.size:
+        data_bytes, index_bytes = (found[role].meta["size"] for role in (ObjectRole.DATA, ObjectRole.INDEX))
+        if not 0 < index_bytes <= MAX_INDEX_BYTES:
             return False
-        magic, block_length, indexed_data_length, _, entries, metadata_length = _INDEX_HEAD.unpack(head)
-        described_length = _INDEX_HEAD.size + metadata_length + entries * _INDEX_ENTRY_BYTES
-        return (magic, block_length, described_length, indexed_data_length) == (
-            _INDEX_MAGIC,
-            index_length,
-            index_length,
-            data_length,
+        blocks = indexed_blocks(self._read(copy.key(ObjectRole.INDEX), index_bytes), data_bytes)
+        return bool(blocks) and self._holds(
+            copy.key(ObjectRole.DATA), data_bytes, dict.fromkeys((blocks[0], blocks[-1]))
         )
 
+    def _read(self, key: str, length: int) -> bytes:
+        try:
+            return bytes(obstore.get_range(self._store, key, start=0, length=length))
+        except CLIENT_ERRORS as error:
+            raise self._unasked(key, error) from error
+
+    def _holds(self, key: str, data_bytes: int, blocks: Iterable[Block]) -> bool:
+        try:
+            reader = obstore.open_reader(self._store, key, buffer_size=_READ_BYTES, size=data_bytes)
+            for block in blocks:
+                reader.seek(block.start)
+                if not holds_entries(lambda at_most: bytes(reader.read(at_most)), block):
+                    return False
+        except CLIENT_ERRORS as error:
+            raise self._unasked(key, error) from error
+        return True
+
     def _owned(self, copy: OffloadedCopy) -> Mapping[ObjectRole, "GetResult"]:
-        """What is there of a copy, each object proven to be what it claims; none of it only in a bucket that exists."""
+        """Return the existing objects of a copy, each with proven identity; none only if the bucket exists."""
         found = {role: head for role in ObjectRole if (head := self._head(copy.key(role))) is not None}
-        if not found:
-            self._confirm_bucket(copy)
+        if not found and (listed := self._listed(copy)):
+            raise TemporaryError(
+                f"{self._location} lists {listed[0]} and answers that it has no such object; look again"
+            )
         for role, head in found.items():
             check_identity(copy, role, head.attributes, self._cluster_name)
         return found
@@ -200,21 +201,15 @@ class _Bucket:
         except CLIENT_ERRORS as error:
             raise self._unasked(key, error) from error
 
-    def _index_head(self, key: str) -> bytes:
+    def _listed(self, copy: OffloadedCopy) -> list[str]:
+        """Return the objects of a copy that the bucket lists; without a bucket a listing fails, unlike a HEAD."""
+        # From an offset: the client ends a prefix at a slash, and so finds no part of a name.
+        attempt = str(copy.attempt)
         try:
-            return bytes(obstore.get_range(self._store, key, start=0, length=_INDEX_HEAD.size))
+            listed = next(iter(obstore.list(self._store, offset=attempt)), [])
         except CLIENT_ERRORS as error:
-            raise self._unasked(key, error) from error
-
-    def _confirm_bucket(self, copy: OffloadedCopy) -> None:
-        """A listing, unlike a HEAD, fails when the bucket itself is missing; and it knows of no such copy either."""
-        prefix = copy.key(ObjectRole.DATA)
-        try:
-            listed = next(iter(obstore.list(self._store, prefix=prefix)), None)
-        except CLIENT_ERRORS as error:
-            raise self._unasked(prefix, error) from error
-        if listed:
-            raise TemporaryError(f"{self._location} lists {prefix} and answers that it has no such object; look again")
+            raise self._unasked(attempt, error) from error
+        return sorted({copy.key(role) for role in ObjectRole} & {each["path"] for each in listed})
 
     def _delete(self, key: str) -> None:
         try:
@@ -228,17 +223,18 @@ class _Bucket:
                 f"whether {key} was deleted from {self._location} is not known ({type(error).__name__}); look again"
             ) from error
 
-    def _verify_gone(self, key: str) -> None:
+    def _verify_gone(self, copy: OffloadedCopy) -> None:
         try:
-            remains = self._head(key)
+            left = self._listed(copy)
         except TemporaryError as error:
             raise OutcomeUnknownError(
-                f"{key} was deleted from {self._location} but could not be looked for afterwards; look again"
+                f"the copy {copy.key(ObjectRole.DATA)} was deleted from {self._location} but could not be looked for "
+                "afterwards; look again"
             ) from error
-        if remains is not None:
+        if left:
             raise TemporaryError(
-                f"{self._location} reported {key} as deleted, but it is still there; check the bucket's retention or "
-                "object locks"
+                f"{self._location} reported {left[0]} as deleted, but it is still there; check the bucket's retention "
+                "or object locks"
             )
 
     def _unasked(self, key: str, error: Exception) -> TemporaryError:
@@ -252,8 +248,8 @@ class _Bucket:
 def check_identity(copy: OffloadedCopy, role: ObjectRole, attributes: Mapping[str, str], cluster_name: str) -> None:
     """Compare an object's user metadata with the record.
 
-    4.0.8 writes all of it. The role came late, so it may be missing but not differ. An object of an older offloader
-    that names no managed ledger or no cluster cannot be attributed, so it stays.
+    Pulsar 4.0.8 writes all of it. The role was added late, so it may be missing but not differ. An object of an older
+    offloader that names no managed ledger or no cluster cannot be attributed, so it stays.
 
     Raises:
         PermanentError: the object belongs to another owner or names none; the message names what differs.

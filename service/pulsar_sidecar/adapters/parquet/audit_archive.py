@@ -1,6 +1,6 @@
-"""The audits in one directory, by their ids; does without Arrow.
+"""The audits in one directory, by their ids; needs no Arrow.
 
-Invariant: a summary is read again as soon as its file is another one, and one that cannot be read is reported.
+Invariant: the archive reads a summary again as soon as its file changes, and reports one that cannot be read.
 """
 
 import threading
@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Final
 
 from pulsar_sidecar.adapters.parquet.directories import archived_below, read_document, read_summary, summaries_below
-from pulsar_sidecar.analysis.documents import SUMMARY_NAME
-from pulsar_sidecar.audit.results.summaries import KIND, AuditSummary
-from pulsar_sidecar.audit.service import UnreadableAudit
-from pulsar_sidecar.audit.sources.manifests import InputKind
+from pulsar_sidecar.features.audit.results.answers import UnreadableAudit
+from pulsar_sidecar.features.audit.results.summaries import KIND, AuditSummary
+from pulsar_sidecar.features.audit.sources.manifests import InputKind
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
+from pulsar_sidecar.reports.documents import SUMMARY_NAME
 
 _DUMP: Final = "dump"
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedAudit:
-    """One audit's directory and summary; its tables were not compared with it."""
+    """An audit's directory and summary, whose tables were not compared with it."""
 
     path: Path
     summary: AuditSummary
@@ -35,7 +35,7 @@ class AuditArchive:
         self._known: dict[Path, tuple[tuple[int, int], ArchivedAudit | UnreadableAudit | None]] = {}
 
     def audits(self) -> tuple[list[ArchivedAudit], list[UnreadableAudit]]:
-        """The complete ones, the newest first, and those that cannot be read.
+        """Return the complete audits, newest first, and those that cannot be read.
 
         Raises:
             TemporaryError: the directory cannot be read.
@@ -46,7 +46,7 @@ class AuditArchive:
         return audits, [each for each in found if isinstance(each, UnreadableAudit)]
 
     def audit(self, audit_id: str) -> ArchivedAudit:
-        """The one with this id.
+        """Return the audit with this id.
 
         Raises:
             NotFoundError: there is none.
@@ -59,7 +59,7 @@ class AuditArchive:
         raise NotFoundError(f"there is no audit {audit_id!r:.100} in {self._directory}{others}")
 
     def dump_of(self, summary: AuditSummary) -> Path | None:
-        """Where the audit's own dump is kept; None if it is not below the directory."""
+        """Return the path of the audit's own dump; None if it is not below the directory."""
         sha256 = summary.inputs[_DUMP].sha256 if _DUMP in summary.inputs else None
         archived = archived_below(self._directory)
         dumps = (each.path for each in archived if each.kind == InputKind.DUMP.value and each.sha256 == sha256)
@@ -85,7 +85,7 @@ def _read(path: Path) -> ArchivedAudit | UnreadableAudit | None:
     try:
         document = read_document(path, SUMMARY_NAME, "")
         if isinstance(document, dict) and document.get("kind") != KIND:
-            return None  # another analysis'
+            return None  # of another analysis
         return ArchivedAudit(path, read_summary(path))
     except InvalidInputError as error:
         return UnreadableAudit(str(path), str(error))

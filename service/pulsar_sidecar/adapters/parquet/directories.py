@@ -1,7 +1,7 @@
-"""Dumps, listings and audits on a disk: whether files match their digests, which there are, and how one is removed.
+"""Dumps, listings and audits on a disk: verification of digests, listing and removal.
 
-Invariant: only a directory with a readable summary or manifest of ours, and with exactly the Parquet files it names,
-counts as one; everything else is left alone, whatever it is. Does without Arrow.
+Invariant: only a directory with a readable summary or manifest of ours, and with exactly the Parquet files that it
+names, counts as one; all others are left alone. Needs no Arrow.
 """
 
 import hashlib
@@ -14,21 +14,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from pulsar_sidecar.analysis.documents import MANIFEST_NAME, SUMMARY_NAME
-from pulsar_sidecar.audit.pruning import ArchivedDirectory
-from pulsar_sidecar.audit.results.summaries import KIND, AuditSummary, parse_summary
-from pulsar_sidecar.audit.sources.manifests import InputKind, Manifest, parse_manifest
+from pulsar_sidecar.features.audit.pruning import ArchivedDirectory
+from pulsar_sidecar.features.audit.results.summaries import KIND, AuditSummary, parse_summary
+from pulsar_sidecar.features.audit.sources.manifests import InputKind, Manifest, parse_manifest
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
+from pulsar_sidecar.reports.documents import MANIFEST_NAME, SUMMARY_NAME
 
 _DEPTH: Final = 3
 _UNKNOWN_CLUSTER: Final = ""
 
 
 def open_tables(directory: Path, kind: InputKind) -> Manifest:
-    """The manifest of a directory, after every file was compared with it.
+    """Return the manifest of a directory, after comparing every file with it.
 
     Raises:
-        InvalidInputError: no such thing, of another kind, or a file is missing, damaged or too many.
+        InvalidInputError: no such directory, another kind, or a file is missing, damaged or too many.
     """
     manifest = read_manifest(directory, kind)
     for file in manifest.files:
@@ -37,10 +37,10 @@ def open_tables(directory: Path, kind: InputKind) -> Manifest:
 
 
 def read_manifest(directory: Path, kind: InputKind) -> Manifest:
-    """The manifest of a directory that has the files which it names, not yet compared with it.
+    """Return the manifest of a directory that has the files it names, without comparing them.
 
     Raises:
-        InvalidInputError: no such thing, of another kind, or a file is missing or too many.
+        InvalidInputError: no such directory, another kind, or a file is missing or too many.
     """
     manifest = parse_manifest(read_document(directory, MANIFEST_NAME, f"; make the {kind.value} again"))
     if manifest.kind is not kind:
@@ -50,7 +50,7 @@ def read_manifest(directory: Path, kind: InputKind) -> Manifest:
 
 
 def open_audit(directory: Path) -> AuditSummary:
-    """The summary of an audit, after every file of its tables was compared with it.
+    """Return the summary of an audit, after comparing every file of its tables with it.
 
     Raises:
         InvalidInputError: no audit, or a file is missing, damaged or too many.
@@ -63,7 +63,7 @@ def open_audit(directory: Path) -> AuditSummary:
 
 
 def read_summary(directory: Path) -> AuditSummary:
-    """The summary alone, without reading the tables.
+    """Return the summary alone, without reading the tables.
 
     Raises:
         InvalidInputError: there is none that can be read.
@@ -77,7 +77,7 @@ def read_summary(directory: Path) -> AuditSummary:
 
 @contextmanager
 def hidden_beside(directory: Path, suffix: str) -> Iterator[Path]:
-    """A new hidden directory beside another, whose name ends so; it is removed at the end, whatever is left in it.
+    """Make a hidden directory beside another, whose name ends in ``suffix``; remove it at the end with its content.
 
     Raises:
         InvalidInputError: the parent does not exist.
@@ -101,10 +101,10 @@ def hidden_beside(directory: Path, suffix: str) -> Iterator[Path]:
 
 
 def demand_sha256(path: Path, sha256: str) -> None:
-    """Refuse a file that is not what was written.
+    """Refuse a file that differs from what was written.
 
     Raises:
-        InvalidInputError: it is missing, or another.
+        InvalidInputError: the file is missing or differs.
     """
     try:
         found = sha256_of(path)
@@ -115,13 +115,13 @@ def demand_sha256(path: Path, sha256: str) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """The digest of a file."""
+    """Return the SHA-256 digest of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def archived_below(directory: Path) -> list[ArchivedDirectory]:
-    """Every complete one at most three directories deep; links are not followed.
+    """Return every complete one at most three directories deep; links are not followed.
 
     Raises:
         InvalidInputError: there is no such directory.
@@ -132,7 +132,7 @@ def archived_below(directory: Path) -> list[ArchivedDirectory]:
 
 
 def summaries_below(directory: Path) -> list[Path]:
-    """Every directory at most three directories deep that has a summary, of an audit or of another analysis.
+    """Return every directory at most three directories deep with a summary, of an audit or of another analysis.
 
     Raises:
         TemporaryError: there is no such directory, or it cannot be read.
@@ -144,7 +144,7 @@ def summaries_below(directory: Path) -> list[Path]:
 
 
 def remove(archived: ArchivedDirectory) -> None:
-    """Remove one; it vanishes at once, even if the rest takes long.
+    """Remove one; it disappears at once, even if the deletion takes long.
 
     Raises:
         TemporaryError: it cannot be removed.
@@ -158,7 +158,7 @@ def remove(archived: ArchivedDirectory) -> None:
 
 
 def read_document(directory: Path, name: str, advice: str) -> Any:
-    """A manifest or a summary, not yet understood.
+    """Return a manifest or a summary, parsed as JSON only.
 
     Raises:
         InvalidInputError: there is none that can be read; ``advice`` ends the sentence.
@@ -170,7 +170,7 @@ def read_document(directory: Path, name: str, advice: str) -> Any:
 
 
 def demand_files(directory: Path, wanted: Collection[str], name: str) -> None:
-    """Refuse a directory that has not exactly the Parquet files that its document names.
+    """Refuse a directory that does not have exactly the Parquet files that its document names.
 
     Raises:
         InvalidInputError: a file is missing or too many.
@@ -195,9 +195,9 @@ def _archived(path: Path) -> ArchivedDirectory | None:
         if (path / SUMMARY_NAME).is_file():
             summary = read_summary(path)
             demand_files(path, summary.files, SUMMARY_NAME)
-            made_from = frozenset(read.sha256 for read in summary.inputs.values())
+            input_digests = frozenset(read.sha256 for read in summary.inputs.values())
             digest = sha256_of(path / SUMMARY_NAME)
-            return ArchivedDirectory(path, KIND, summary.instance_id, digest, summary.store_time_ms, made_from)
+            return ArchivedDirectory(path, KIND, summary.instance_id, digest, summary.store_time_ms, input_digests)
         manifest = parse_manifest(read_document(path, MANIFEST_NAME, "; make it again"))
         demand_files(path, {file.path for file in manifest.files}, MANIFEST_NAME)
         time_ms = manifest.machine_times[1] if manifest.as_of is None else manifest.as_of.store_time_ms

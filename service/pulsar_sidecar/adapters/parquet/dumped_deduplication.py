@@ -1,6 +1,6 @@
-"""The topics in a dump that have a deduplication cursor, as if they were read from the metadata store.
+"""Topics in a dump with a deduplication cursor, as if read from the metadata store.
 
-Two passes over the dump: one for the cursors, one for what belongs to their topics; memory grows with these alone.
+It passes over the dump twice: for the cursors, and for their topics' nodes; memory grows only with these.
 """
 
 from collections import defaultdict
@@ -11,18 +11,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from pulsar_sidecar.ack_state.stored import stored_in_node
 from pulsar_sidecar.adapters.parquet.inputs import node_batches
-from pulsar_sidecar.audit.results.tables import Subtree
-from pulsar_sidecar.deduplication.policies import (
+from pulsar_sidecar.features.acknowledgements.stored import stored_in_node
+from pulsar_sidecar.features.audit.results.tables import Subtree
+from pulsar_sidecar.features.deduplication.policies import (
     BrokerDeduplication,
     DeduplicationPolicy,
-    PolicyValues,
     value_of_namespace,
 )
-from pulsar_sidecar.deduplication.snapshots import Snapshot, snapshot_in_node
-from pulsar_sidecar.ledger_ownership.paths import POLICIES
-from pulsar_sidecar.ledger_ownership.references import LedgerReference, cursor_references
+from pulsar_sidecar.features.deduplication.results import PolicyValues
+from pulsar_sidecar.features.deduplication.snapshots import Snapshot, snapshot_in_node
 from pulsar_sidecar.model.errors import SidecarError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion
 from pulsar_sidecar.model.lookups import Unreadable
@@ -30,13 +28,15 @@ from pulsar_sidecar.model.metadata import Node
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.topic_stats import DEDUPLICATION_CURSOR
+from pulsar_sidecar.ownership.paths import POLICIES
+from pulsar_sidecar.ownership.references import LedgerReference, cursor_references
 
 _CURSOR = f"/{DEDUPLICATION_CURSOR}"
 _UNKNOWN = -1
 
 
 class DumpedDeduplication:
-    """`model.metadata.NodeReader` over a dump that was opened with `directories.open_tables`."""
+    """`model.metadata.NodeReader` over a dump opened with `directories.open_tables`."""
 
     def __init__(self, dump: Path) -> None:
         self._nodes: dict[str, Node] = {}
@@ -53,13 +53,13 @@ class DumpedDeduplication:
         self._unreadable_policies = dict(self._take(dump, Subtree.ADMIN, None))
         unreadable |= self._unreadable_policies
         self.unreadable = tuple(f"{path}: {reason}" for path, reason in sorted(unreadable.items()))
-        """What the dump could not read of these topics, which are left out, and of namespaces' policies."""
+        """Nodes of these topics that the dump could not read, which are left out, and of namespaces' policies."""
 
     def read(self, path: str) -> Node | None:
         return self._nodes.get(path)
 
     def policies(self, namespace: str) -> Node | Unreadable | None:
-        """A namespace's; None if it has none."""
+        """Return the node of a namespace's policies; None if it has none."""
         path = f"{POLICIES}/{namespace}"
         reason = self._unreadable_policies.get(path)
         return self.read(path) if reason is None else Unreadable(reason)
@@ -71,7 +71,7 @@ class DumpedDeduplication:
         return sorted(self._children[path]) if path in self._children else None
 
     def _take(self, dump: Path, subtree: Subtree, topics: Collection[str] | None) -> Iterator[tuple[str, str]]:
-        """Keep the nodes of these topics, or the policies of namespaces; those that the dump could not read."""
+        """Keep the nodes of these topics or of namespaces' policies; yield those that the dump could not read."""
         columns = ["path", "value", "version", "ctime_ms", "mtime_ms", "czxid", "unreadable"]
         for batch in node_batches(dump, subtree, columns):
             paths = batch.column("path").to_pylist()
@@ -105,9 +105,9 @@ class DumpedDeduplication:
 
 
 class DumpedSnapshots:
-    """`StoredSnapshots`, `LedgerLengths` and `CursorPositions`, as far as the nodes of the metadata store go.
+    """`StoredSnapshots`, `LedgerLengths` and `CursorPositions`, from the nodes of the metadata store alone.
 
-    Of a topic that was loaded they have older positions, and of the ledger that was written to no entries.
+    A topic that was loaded has older positions there, and the ledger that was written to has no entries.
     """
 
     def snapshots(self, cursors: Sequence[bytes]) -> Sequence[Snapshot | Unreadable]:
@@ -146,7 +146,7 @@ class DumpedDeduplicationSettings:
             value = None if node is None else value_of_namespace(DeduplicationPolicy.ENABLED, node.data)
         except UndecodableError as error:
             return Unreadable(str(error))
-        return PolicyValues(self._broker.enabled, value)
+        return PolicyValues.of(self._broker.enabled, value)
 
     def of_topic(self, topic: TopicName) -> PolicyValues | Unreadable:
         return Unreadable("a dump holds no policies of topics")
@@ -154,7 +154,7 @@ class DumpedDeduplicationSettings:
 
 def _snapshot(data: bytes) -> Snapshot | Unreadable:
     try:
-        # A snapshot in a ledger of which no entry is known.
+        # The snapshot is in a ledger whose entries are unknown.
         return replace(snapshot_in_node(data), ledger_id=cursor_references(data).cursor_ledger)
     except SidecarError as error:
         return Unreadable(str(error))

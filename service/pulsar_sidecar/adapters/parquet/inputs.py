@@ -1,4 +1,4 @@
-"""The rows of dumps, listings and audits, those of an audit's inputs on all processors when it is worth it."""
+"""Rows of dumps, listings and audits; an audit's inputs are read on all processors if it is worthwhile."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -20,39 +20,41 @@ from pulsar_sidecar.adapters.parquet.row_groups import (
     work_on_group,
     work_on_rows,
 )
-from pulsar_sidecar.analysis.documents import SUMMARY_NAME, FileDigest
-from pulsar_sidecar.audit.arrays import Ids, Numbers
-from pulsar_sidecar.audit.engine.comparing import EarlierAudit
-from pulsar_sidecar.audit.engine.judging import EARLIER_COLUMNS
-from pulsar_sidecar.audit.engine.running import input_of_audit
-from pulsar_sidecar.audit.engine.usage import counts_of_usage
-from pulsar_sidecar.audit.ports import Part, Work
-from pulsar_sidecar.audit.results.guards import EarlierCounts
-from pulsar_sidecar.audit.results.report import shown_columns
-from pulsar_sidecar.audit.results.summaries import AuditSummary
-from pulsar_sidecar.audit.results.tables import SCHEMAS, OrphanStatus, Subtree, Table
-from pulsar_sidecar.audit.sources.manifests import Manifest
+from pulsar_sidecar.features.audit.arrays import Ids, Numbers
+from pulsar_sidecar.features.audit.engine.comparing import EarlierAudit
+from pulsar_sidecar.features.audit.engine.judging import EARLIER_COLUMNS
+from pulsar_sidecar.features.audit.engine.offloaded import EARLIER_COPY
+from pulsar_sidecar.features.audit.engine.running import input_of_audit
+from pulsar_sidecar.features.audit.engine.usage import counts_of_usage
+from pulsar_sidecar.features.audit.ports import Part, Work
+from pulsar_sidecar.features.audit.results.guards import EarlierCounts
+from pulsar_sidecar.features.audit.results.plans import COPY_COLUMNS, PLAN_COLUMNS
+from pulsar_sidecar.features.audit.results.report import shown_columns
+from pulsar_sidecar.features.audit.results.summaries import AuditSummary
+from pulsar_sidecar.features.audit.results.tables import SCHEMAS, OffloadFinding, OrphanStatus, Subtree, Table
+from pulsar_sidecar.features.audit.sources.manifests import Manifest
+from pulsar_sidecar.reports.documents import SUMMARY_NAME, FileDigest
 
 Piece = TypeVar("Piece")
 Worked = TypeVar("Worked")
 
 
 class Workers(Protocol):
-    """Do some work on many pieces; answers come in the pieces' order."""
+    """Pool that works on many pieces; results come in the pieces' order."""
 
     def __call__(self, work: Callable[[Piece], Worked], pieces: Sequence[Piece], /) -> Iterator[Worked]:
-        """As `map` does; other workers begin at once."""
+        """Return the results as `map` does; other workers begin at once."""
 
 
 def demand_digests(threads: Workers, *directories: tuple[Path, Sequence[FileDigest]]) -> None:
-    """Refuse directories of which a file does not have its digest (`InvalidInputError`)."""
+    """Raise `InvalidInputError` for directories with a file that does not match its digest."""
     files = [(directory / file.path, file.sha256) for directory, files in directories for file in files]
     for _ in threads(lambda file: demand_sha256(*file), files):
         pass
 
 
 def read_table(directory: Path, table: Table) -> pa.Table:
-    """A whole table in memory; empty if there is no such table."""
+    """Return a whole table in memory; empty if there is no such table."""
     folder = directory / table.value
     if not folder.exists():
         return SCHEMAS[table].empty_table()
@@ -60,7 +62,7 @@ def read_table(directory: Path, table: Table) -> pa.Table:
 
 
 def node_batches(directory: Path, subtree: Subtree, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The nodes of one part of a dump, or some columns of them, batch by batch; memory does not grow with it."""
+    """Yield the nodes of one part of a dump, or some columns of them, in batches; memory does not grow with it."""
     folder = directory / Table.NODES.value / f"subtree={subtree.value}"
     if folder.exists():
         nodes = ds.dataset(folder, schema=SCHEMAS[Table.NODES], format="parquet")
@@ -68,7 +70,7 @@ def node_batches(directory: Path, subtree: Subtree, columns: Sequence[str] | Non
 
 
 class AuditTables:
-    """The tables of one audit that was opened with `directories.open_audit`."""
+    """Tables of an audit opened with `directories.open_audit`."""
 
     def __init__(self, directory: Path, summary: AuditSummary) -> None:
         self._directory = directory
@@ -77,7 +79,7 @@ class AuditTables:
     def table(
         self, table: Table, equal: Mapping[str, Any] | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """A table in memory, or those of its rows in which columns have these values, or some of its columns."""
+        """Return a table in memory, or the rows whose columns have these values, or some of the columns."""
         names = list(columns or SCHEMAS[table].names)
         files = self._files(table)
         if not files:
@@ -89,18 +91,19 @@ class AuditTables:
         return ds.dataset(files, schema=SCHEMAS[table], format="parquet").to_table(columns=names, filter=chosen)
 
     def shown(self, table: Table, equal: Mapping[str, Any] | None = None) -> pa.Table:
-        """The same without the columns that nothing shows: they are most of a table's bytes."""
+        """Return a table without the columns that nothing shows, which are most of its bytes."""
         return self.table(table, equal, shown_columns(SCHEMAS[table]))
 
-    def deletable(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The plan's rows in order; ``columns`` must name ``standing``.
+    def deletable(self) -> Iterator[pa.RecordBatch]:
+        """Yield the plan's rows in order, of ledgers with `PLAN_COLUMNS` and then of copies with `COPY_COLUMNS`.
 
-        Memory does not grow with the plan. That the order is right is for `audit.results.plans.PlanDigest` to see.
+        Memory does not grow with the plan. `audit.results.plans.PlanDigest` verifies the order.
         """
-        for path in self._files(Table.ORPHAN_LEDGERS):
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=list(columns)):
-                    yield batch.filter(pc.equal(batch.column("standing"), OrphanStatus.DELETABLE.value))
+        for table, columns in ((Table.ORPHAN_LEDGERS, PLAN_COLUMNS), (Table.OFFLOADED_LEDGERS, COPY_COLUMNS)):
+            for path in self._files(table):
+                with pq.ParquetFile(path) as file:
+                    for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=list(columns)):
+                        yield batch.filter(pc.equal(batch.column("standing"), OrphanStatus.DELETABLE.value))
 
     def _files(self, table: Table) -> list[str]:
         # Engines number the parts of a table in the order of its rows.
@@ -109,25 +112,35 @@ class AuditTables:
 
 
 class ParquetInputs:
-    """`audit.ports.AuditInputs` over files, every one of which was compared with its manifest."""
+    """`audit.ports.AuditInputs` over files that were all compared with their manifests."""
 
     def __init__(
-        self, dump: Path, listing: Path, dumped: Manifest, listed: Manifest, processes: Workers, threads: Workers
+        self,
+        dump: Path,
+        listing: Path,
+        dumped: Manifest,
+        listed: Manifest,
+        processes: Workers,
+        threads: Workers,
+        offloaded: tuple[Path, Manifest] | None = None,
     ) -> None:
-        """Compare the files of both directories with their manifests, as `read_manifest` read them.
+        """Compare the files of all directories with their manifests, as `read_manifest` read them.
 
-        ``processes`` do what has many small steps, and pickle it, its pieces and answers; ``threads`` do what has few
-        long steps, each of which leaves the interpreter to others meanwhile.
+        ``processes`` run work of many small steps, and pickle it, its pieces and results; ``threads`` run work of few
+        long steps, each of which releases the interpreter's lock.
 
         Raises:
-            InvalidInputError: a file of one does not match its digest.
+            InvalidInputError: a file does not match its digest.
         """
         self._directories = (dump, listing)
         self.dump = dumped
         self.listing = listed
+        self._offloaded = None if offloaded is None else offloaded[0]
+        self.offloaded = None if offloaded is None else offloaded[1]
         self._processes = processes
         self._threads = threads
-        demand_digests(threads, (dump, dumped.files), (listing, listed.files))
+        third = () if offloaded is None else ((offloaded[0], offloaded[1].files),)
+        demand_digests(threads, (dump, dumped.files), (listing, listed.files), *third)
 
     def rows(self, part: Part, columns: Sequence[str], work: Work[Worked]) -> Iterator[Worked]:
         return chain.from_iterable(self._processes(partial(work_on_group, columns, work), self._groups(part)))
@@ -144,6 +157,11 @@ class ParquetInputs:
     def table(self, table: Table) -> pa.Table:
         return read_table(self._directories[0], table)
 
+    def offloaded_objects(self) -> pa.Table:
+        if self._offloaded is None:
+            return SCHEMAS[Table.OFFLOADED_OBJECTS].empty_table()
+        return read_table(self._offloaded, Table.OFFLOADED_OBJECTS)
+
     def _groups(self, part: Part) -> list[RowGroup]:
         dump, listing = self._directories
         if part is Table.LEDGERS:
@@ -152,7 +170,7 @@ class ParquetInputs:
 
 
 def open_earlier(directory: Path) -> EarlierAudit:
-    """An audit as a later one reads it.
+    """Return an audit as a later one reads it.
 
     Raises:
         InvalidInputError: a file does not match its digest.
@@ -165,4 +183,5 @@ def open_earlier(directory: Path) -> EarlierAudit:
         EarlierCounts(summary, {kind: count.ledgers for kind, count in usage.items()}),
         input_of_audit(summary, sha256_of(directory / SUMMARY_NAME)),
         lambda ids: orphans.filter(pc.is_in(orphans.column("ledger_id"), value_set=ids)),
+        tables.table(Table.OFFLOADED_LEDGERS, {"finding": OffloadFinding.UNREFERENCED.value}, EARLIER_COPY),
     )

@@ -1,4 +1,4 @@
-"""Extracts of messages on a disk, and what is put aside on it while one is looked through."""
+"""Extracts of messages on a disk, and scratch files while one is analysed."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -14,15 +14,15 @@ from pyarrow import ipc
 from pulsar_sidecar.adapters.parquet.directories import demand_files, hidden_beside, read_document
 from pulsar_sidecar.adapters.parquet.inputs import Workers, demand_digests
 from pulsar_sidecar.adapters.parquet.row_groups import RowGroup, row_groups
-from pulsar_sidecar.analysis.documents import MANIFEST_NAME
-from pulsar_sidecar.deduplication.verifying.extract_schema import TABLES
-from pulsar_sidecar.deduplication.verifying.manifests import parse_manifest
+from pulsar_sidecar.features.duplicates.extract_schema import TABLES
+from pulsar_sidecar.features.duplicates.manifests import parse_manifest
+from pulsar_sidecar.reports.documents import MANIFEST_NAME
 
 Worked = TypeVar("Worked")
 
 
 class MessageExtract:
-    """An extract, opened (`ExtractTables`): every file matches its manifest."""
+    """An open extract (`ExtractTables`), in which every file matches the manifest."""
 
     def __init__(self, directory: Path, threads: Workers) -> None:
         """Compare every file with the manifest.
@@ -63,7 +63,7 @@ def _read(columns: list[str], group: RowGroup) -> pa.Table:
 
 @contextmanager
 def disk_scratch(beside: Path) -> Iterator["DiskScratch"]:
-    """A hidden directory beside the one that is being made; it goes however the work ends short of a kill.
+    """Make a scratch directory beside the one being made; it is removed however the work ends, short of a kill.
 
     Raises:
         InvalidInputError: there is no directory above.
@@ -78,7 +78,7 @@ def disk_scratch(beside: Path) -> Iterator["DiskScratch"]:
 
 
 class DiskScratch:
-    """`Scratch` on a disk, one file for each name."""
+    """`Scratch` on a disk, with one file for each name."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -102,6 +102,6 @@ class DiskScratch:
         return table
 
     def close(self) -> None:
-        """Close what was not taken."""
+        """Close the files that were not taken."""
         while self._open:
             self._open.popitem()[1].close()

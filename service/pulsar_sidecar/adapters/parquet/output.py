@@ -1,8 +1,8 @@
-"""The only place that writes Parquet: a directory of tables that appears whole or not at all.
+"""Output of Parquet, in this module only: a directory of tables that appears whole or not at all.
 
-Invariant: until `ParquetOutput.finish`, everything lies in a hidden directory beside the chosen one, which is removed
-however the making ends short of a kill; nothing that exists is ever overwritten. Only its owner may read the directory,
-whatever the umask: it holds what the metadata store's ACLs may protect.
+Invariant: until `ParquetOutput.finish`, all files are in a hidden directory beside the chosen one, which is removed
+however the work ends, short of a kill; existing files are never overwritten. Only its owner may read the directory,
+whatever the umask: the metadata store's ACLs may protect its content.
 """
 
 import hashlib
@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from pulsar_sidecar.adapters.local_files import sync_directory
 from pulsar_sidecar.adapters.parquet.directories import hidden_beside
-from pulsar_sidecar.analysis.documents import OWNERS_DIRECTORY, OWNERS_FILE, FileDigest
 from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.reports.documents import OWNERS_DIRECTORY, OWNERS_FILE, FileDigest
 
 _ROWS_PER_FILE = 4_000_000
 _ROW_GROUP_ROWS = 131_072
@@ -33,9 +33,9 @@ _PART = "part-{:05d}.parquet"
 def parquet_output(
     directory: Path, tables: Mapping[str, pa.Schema], partition: str | None = None
 ) -> Iterator["ParquetOutput"]:
-    """A directory in the making with these tables; left without `ParquetOutput.finish`, it leaves nothing behind.
+    """Write a directory with these tables; leaving without `ParquetOutput.finish` leaves nothing behind.
 
-    ``partition`` (``audit_id=...``) is a directory below each table's own, for tables that many directories share.
+    ``partition`` (``audit_id=...``) is a directory below each table's own, for tables that span many directories.
 
     Raises:
         InvalidInputError: there is something at ``directory``, or its parent does not exist.
@@ -97,7 +97,7 @@ class ParquetOutput:
         sync_directory(self._directory.parent)
 
     def abandon(self) -> None:
-        """Close what is still open."""
+        """Close the open files."""
         while self._open:
             self._open.popitem()[1].abandon()
 
@@ -111,7 +111,7 @@ class ParquetOutput:
 
 
 class _Part:
-    """One file in the making, its digest with it."""
+    """A file that is being written, with its digest."""
 
     def __init__(self, root: Path, name: str, schema: pa.Schema) -> None:
         self.rows = 0
@@ -122,7 +122,7 @@ class _Part:
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = self._waiting_bytes = 0
         self._schema = schema
-        # Versions, zxids and ids are stored as differences: a tenth of the size, and read six times as fast.
+        # Versions, zxids and ids are delta-encoded: a tenth of the size, and six times as fast to read.
         encodings = {field.name: "DELTA_BINARY_PACKED" for field in schema if field.type == pa.int64()}
         repeated = [field.name for field in schema if isinstance(field.type, pa.DictionaryType)]
         self._writer = pq.ParquetWriter(
@@ -146,7 +146,7 @@ class _Part:
 
     def abandon(self) -> None:
         self._waiting.clear()
-        # A writer that was never closed writes its end when it is collected, into a file that is closed by then.
+        # An unclosed writer would write its footer at garbage collection, when the file is closed already.
         with suppress(OSError):
             self._writer.close()
         self._file.close()
@@ -158,7 +158,7 @@ class _Part:
 
 
 class _HashingFile(io.FileIO):
-    """A file written from beginning to end, with the digest of what was written."""
+    """A file written from beginning to end, with the digest of its content."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "xb")
@@ -166,7 +166,7 @@ class _HashingFile(io.FileIO):
         self._digest = hashlib.sha256()
 
     def write(self, data: object) -> int:
-        """Write all of it."""
+        """Write all of the data."""
         piece = memoryview(data)  # type: ignore[arg-type]  # anything with a buffer
         written = 0
         while written < piece.nbytes:

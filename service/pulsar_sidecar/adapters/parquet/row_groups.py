@@ -1,6 +1,6 @@
-"""Row groups: the pieces of tables that are read and worked on at once, here or in a process of our own.
+"""Row groups: the pieces of tables that are processed together, here or in a worker process.
 
-Such a process imports this module before there is work, so it imports little.
+A worker process imports this module before there is work, so it imports little.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,16 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pulsar_sidecar.analysis.documents import FileDigest
-from pulsar_sidecar.audit.arrays import Ids, Numbers
-from pulsar_sidecar.audit.ports import Work, Worked
+from pulsar_sidecar.features.audit.arrays import Ids, Numbers
+from pulsar_sidecar.features.audit.ports import Work, Worked
+from pulsar_sidecar.reports.documents import FileDigest
 
 ROWS_AT_ONCE = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """One of a file's row groups."""
+    """A row group of a file."""
 
     path: Path
     number: int
@@ -29,7 +29,7 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class MarkedGroup:
-    """Some rows of a row group, by their places in it; ``ids`` has the ledger of each, if given."""
+    """Some rows of a row group, by their positions in it; ``ids`` has the ledger of each, if given."""
 
     group: RowGroup
     places: Numbers
@@ -37,7 +37,7 @@ class MarkedGroup:
 
 
 def row_groups(directory: Path, files: Iterable[FileDigest], beginning: str) -> list[RowGroup]:
-    """The row groups of the files whose names have this beginning, in order."""
+    """Return the row groups of the files whose names have this beginning, in order."""
     groups = []
     for name in sorted(file.path for file in files if file.path.startswith(beginning)):
         metadata = pq.read_metadata(directory / name)
@@ -49,7 +49,7 @@ def row_groups(directory: Path, files: Iterable[FileDigest], beginning: str) -> 
 
 
 def marked_groups(groups: Sequence[RowGroup], positions: Numbers, ids: Ids | None = None) -> list[MarkedGroup]:
-    """The groups with rows at these positions, which count through all groups, ascending."""
+    """Return the groups with rows at these positions, which ascend and count through all groups."""
     starts = np.cumsum([0, *(group.rows for group in groups)])
     cuts = np.searchsorted(positions, starts)
     return [
@@ -60,12 +60,12 @@ def marked_groups(groups: Sequence[RowGroup], positions: Numbers, ids: Ids | Non
 
 
 def work_on_group(columns: Sequence[str], work: Work[Worked], group: RowGroup) -> list[Worked]:
-    """The work's answers for a row group, batch by batch."""
+    """Return the work's results for a row group, one for each batch."""
     return [work(batch) for batch in _batches(columns, group)]
 
 
 def work_on_rows(columns: Sequence[str], work: Work[Worked], marked: MarkedGroup) -> Worked:
-    """The work's answer for the marked rows alone."""
+    """Return the work's result for the marked rows alone."""
     first, chosen = 0, []
     for batch in _batches(columns, marked.group):
         cuts = np.searchsorted(marked.places, [first, first + batch.num_rows])
@@ -79,7 +79,7 @@ def work_on_rows(columns: Sequence[str], work: Work[Worked], marked: MarkedGroup
 
 
 def _batches(columns: Sequence[str], group: RowGroup) -> Iterator[pa.RecordBatch]:
-    """Not the whole group at once: untouched memory is expensive."""
+    """Yield the group in batches, because fresh memory is expensive."""
     with pq.ParquetFile(group.path) as file:
         for batch in file.iter_batches(
             ROWS_AT_ONCE, row_groups=[group.number], columns=list(columns), use_threads=False

@@ -1,4 +1,4 @@
-"""Signing in at the OpenID Connect issuer, and coming back with a code."""
+"""Sign-in at the OpenID Connect issuer, and the return with a code."""
 
 import hmac
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ router = APIRouter()
 @router.get(f"{PATH}/issuer")
 async def go_to_issuer(request: Request) -> Response:
     issuer, flow = _issuer(request), Flow.begun(own_page(request.query_params.get("next", "")))
-    refusal = too_often(request, flow.onward)
+    refusal = too_often(request, flow.next_page)
     if refusal is not None:
         return refusal
     address = await run_in_threadpool(issuer.address, flow)
@@ -30,7 +30,7 @@ async def go_to_issuer(request: Request) -> Response:
 
 
 @router.get(CALLBACK)
-async def come_back(request: Request) -> Response:
+async def callback(request: Request) -> Response:
     issuer, flow = _issuer(request), Flow.read(flow_of(request))
     given = request.query_params
     if flow is None or not hmac.compare_digest(given.get("state", "").encode(), flow.state.encode()):
@@ -38,7 +38,7 @@ async def come_back(request: Request) -> Response:
     if "code" not in given:
         reason = given.get("error_description") or given.get("error", "no code")
         raise NotAuthenticatedError(f"{urlsplit(issuer.url).netloc} did not sign you in: {reason[:200]}")
-    refusal = too_often(request, own_page(flow.onward))
+    refusal = too_often(request, own_page(flow.next_page))
     if refusal is not None:
         return refusal
     reason = ""
@@ -46,8 +46,8 @@ async def come_back(request: Request) -> Response:
         answer = await verified_caller(request, token)
         if answer.status < 300:
             signed_in(request)
-            # The issuer's page led here, so the browser would not send a Strict cookie along with a redirect.
-            response = framed(request, "onward.html.j2", view=own_page(flow.onward), title="Signed in")
+            # After the issuer's page the browser would not send a Strict cookie with a redirect.
+            response = framed(request, "next_page.html.j2", view=own_page(flow.next_page), title="Signed in")
             keep_token(request, response, token)
             forget_flow(request, response)
             return response

@@ -1,9 +1,10 @@
 """Rebuilding last-sequence-persisted by the recovery of PIP-6, as a broker of 4.0.8 does it."""
 
 import pytest
-from pulsar_sidecar.deduplication.inspection.replay import SequenceRow, published_at, replay
-from pulsar_sidecar.deduplication.ports import UndecodableEntry
-from pulsar_sidecar.deduplication.snapshots import Snapshot
+from pulsar_sidecar.features.deduplication.inspection.replay import published_at, replay
+from pulsar_sidecar.features.deduplication.ports import ReplayedEntry, UndecodableEntry
+from pulsar_sidecar.features.deduplication.results import SequenceRow
+from pulsar_sidecar.features.deduplication.snapshots import Snapshot
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import UnseenCause, UnseenEntries
@@ -34,23 +35,32 @@ def test_each_later_entry_is_put_whether_it_is_larger_or_not(messages: FakeStore
         SequenceRow("new", None, -1),
         SequenceRow("on", 1, 2),
     )
-    assert (found.entries, found.markers, found.last) == (4, 1, (2, 1))
+    assert (found.entries, found.markers, found.last) == (4, 1, "2:1")
     assert found.is_whole
 
 
-def test_nothing_after_the_snapshot_leaves_its_map(messages: FakeStoredMessages) -> None:
+def test_entries_of_another_cluster_are_marked_as_such() -> None:
+    messages = FakeStoredMessages()
+    for entry_id, (producer, cluster) in enumerate([("p", "east"), ("q", "east"), ("q", None)], 5):
+        place = Position(LedgerId(1), EntryId(entry_id))
+        messages.put_other(ReplayedEntry(place, producer, entry_id, 0, is_marker=False, replicated_from=cluster))
+    rows = replay(messages, TOPIC, AT_4).rows
+    assert {row.name: row.replicated_from for row in rows if row.name in "pq"} == {"p": "east", "q": None}
+
+
+def test_replay_without_entries_returns_the_snapshot(messages: FakeStoredMessages) -> None:
     found = replay(messages, TOPIC, Snapshot(Position(LedgerId(2), EntryId(1)), {"p": 3}, 10))
     assert (found.rows, found.entries, found.last, found.is_whole) == ((SequenceRow("p", 3, 3),), 0, None, True)
 
 
-def test_a_limit_is_no_end(messages: FakeStoredMessages) -> None:
+def test_limited_replay_is_incomplete(messages: FakeStoredMessages) -> None:
     found = replay(messages, TOPIC, AT_4, limit=3)
-    assert (found.entries, found.last) == (3, (2, 0))
+    assert (found.entries, found.last) == (3, "2:0")
     assert found.problems == ("replayed 3 entries, and there are more; raise the limit",)
     assert replay(messages, TOPIC, AT_4, limit=4).is_whole
 
 
-def test_a_broker_ends_at_an_entry_that_is_no_message(messages: FakeStoredMessages) -> None:
+def test_a_replay_ends_at_an_undecodable_entry(messages: FakeStoredMessages) -> None:
     messages.put_other(UndecodableEntry(Position(LedgerId(2), EntryId(2)), "an entry holds no message"))
     messages.put((2, 3), "after", 5)
     found = replay(messages, TOPIC, AT_4)
@@ -58,7 +68,7 @@ def test_a_broker_ends_at_an_entry_that_is_no_message(messages: FakeStoredMessag
     assert found.problems == ("2:2: an entry holds no message; a broker ends its replay there",)
 
 
-def test_what_was_not_read_is_named(messages: FakeStoredMessages) -> None:
+def test_unread_entries_are_named(messages: FakeStoredMessages) -> None:
     causes = ((UnseenCause.OFFLOADED, "moved"), (UnseenCause.UNREADABLE, "lost"), (UnseenCause.TRIMMED, "gone"))
     for ledger_id, (cause, reason) in enumerate(causes, 3):
         last = None if cause is UnseenCause.UNREADABLE else EntryId(8)

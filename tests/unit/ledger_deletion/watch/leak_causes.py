@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
-from pulsar_sidecar.ledger_ownership.paths import cursor_path, managed_ledger_path, schema_path
+from pulsar_sidecar.features.ledger_deletion.watch.results import LeakCause
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import TopicName, encode_cursor
+from pulsar_sidecar.ownership.paths import cursor_path, managed_ledger_path, schema_path
 
 from tests.fakes.bookkeeper import cursor_bytes, cursor_custom_metadata, managed_ledger_bytes
 from tests.fakes.pulsar import FakePulsar, TopicPlan
@@ -46,21 +46,18 @@ def switch_cursor(fake_pulsar: FakePulsar, topic: TopicName) -> set[LedgerId]:
     custom = cursor_custom_metadata(topic.managed_ledger_name, encode_cursor("sub"))
     fresh = fake_pulsar.ledger(custom, state=LedgerState.OPEN, age_ms=0)
     fake_pulsar.store.put(sub_of(topic), cursor_bytes(fresh, buckets=cursor.buckets))
-    assert cursor.cursor_ledger is not None
     return {cursor.cursor_ledger}
 
 
 def close_cursor(fake_pulsar: FakePulsar, topic: TopicName) -> set[LedgerId]:
     (cursor,) = fake_pulsar.cursors(topic).values()
     fake_pulsar.store.put(sub_of(topic), cursor_bytes(None, buckets=cursor.buckets))
-    assert cursor.cursor_ledger is not None
     return {cursor.cursor_ledger}
 
 
 def unsubscribe(fake_pulsar: FakePulsar, topic: TopicName) -> set[LedgerId]:
     (cursor,) = fake_pulsar.cursors(topic).values()
     fake_pulsar.store.remove(sub_of(topic))
-    assert cursor.cursor_ledger is not None
     return {cursor.cursor_ledger, *cursor.buckets.values()}
 
 

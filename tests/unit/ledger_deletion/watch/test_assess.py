@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
-from pulsar_sidecar.ledger_deletion.record import SIGNING_KEY, is_signed
-from pulsar_sidecar.ledger_deletion.second_phase.decide import (
+from pulsar_sidecar.features.ledger_deletion.record import SIGNING_KEY, is_signed
+from pulsar_sidecar.features.ledger_deletion.second_phase.decide import (
     Delete,
     Keep,
     OutcomeReason,
@@ -13,25 +13,20 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     SendToDeadLetters,
     Verdict,
 )
-from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
-from pulsar_sidecar.ledger_deletion.steps import Steps
-from pulsar_sidecar.ledger_deletion.watch.assess import Assessor, Candidate, NotDeletable
-from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
-from pulsar_sidecar.ledger_deletion.watch.leaks import LeakStore
-from pulsar_sidecar.ledger_deletion.watch.reference_counts import VanishedReference
-from pulsar_sidecar.ledger_ownership.claims import owner_path
-from pulsar_sidecar.ledger_ownership.paths import (
-    cursor_path,
-    instance_id_path,
-    ledger_path,
-    managed_ledger_path,
-    schema_path,
-)
-from pulsar_sidecar.ledger_ownership.protections import UnreadableNode, unreadable_node
-from pulsar_sidecar.model.errors import PermanentError, SidecarError, TemporaryError
+from pulsar_sidecar.features.ledger_deletion.second_phase.gather import Gatherer
+from pulsar_sidecar.features.ledger_deletion.second_phase.only_copies import OnlyCopies
+from pulsar_sidecar.features.ledger_deletion.steps import Steps
+from pulsar_sidecar.features.ledger_deletion.watch.assess import Assessor, Candidate, NotDeletable
+from pulsar_sidecar.features.ledger_deletion.watch.leaks import LeakStore
+from pulsar_sidecar.features.ledger_deletion.watch.reference_counts import VanishedReference
+from pulsar_sidecar.features.ledger_deletion.watch.results import LeakCause
+from pulsar_sidecar.model.errors import SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, OffloadContext
 from pulsar_sidecar.model.names import ManagedLedgerName, encode_cursor
+from pulsar_sidecar.ownership.claims import owner_path
+from pulsar_sidecar.ownership.paths import cursor_path, instance_id_path, ledger_path, managed_ledger_path, schema_path
+from pulsar_sidecar.ownership.protections import UnreadableNode, unreadable_node
 
 from tests.fakes.bookkeeper import data_custom_metadata, managed_ledger_bytes, schema_custom_metadata
 from tests.fakes.pulsar import INSTANCE_ID, FakePulsar, TopicPlan
@@ -54,8 +49,14 @@ class Asking:
         self.topic = fake_pulsar.topic(TOPIC, plan)
         fake_pulsar.store.put(f"{POLICIES}/public/default")
         self.leaks = LeakStore(fake_pulsar.store, Steps())
-        gatherer = Gatherer(fake_pulsar.store, fake_pulsar.entries, fake_pulsar.owners, "/ledgers")
-        self.assessor = Assessor(fake_pulsar.store, gatherer, MAY_BE_SHARED, self.leaks, self._is_whole, "/ledgers")
+        gatherer = Gatherer(
+            fake_pulsar.store,
+            fake_pulsar.entries,
+            fake_pulsar.owners,
+            OnlyCopies(self._is_whole, fake_pulsar.clock),
+            "/ledgers",
+        )
+        self.assessor = Assessor(fake_pulsar.store, gatherer, MAY_BE_SHARED, self.leaks, "/ledgers")
 
     def _is_whole(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> bool:
         self.asked.append((ledger_id, context, managed_ledger))
@@ -126,7 +127,6 @@ def test_ledgers_below_another_root(asking: Asking) -> None:
     moved = replace(asking.assessor, root="/bk/ledgers")
     for made in (ledger_path, lambda _, root="/ledgers": instance_id_path(root)):
         node = store.peek(made(ledger_id))
-        assert node is not None
         store.put(made(ledger_id, "/bk/ledgers"), node.data)
         store.remove(made(ledger_id))
     (found,) = moved.candidates([(ledger_id, 9)])
@@ -134,7 +134,7 @@ def test_ledgers_below_another_root(asking: Asking) -> None:
     assert found.record.mark.instance_id == INSTANCE_ID
 
 
-def test_nothing_asked_nothing_answered(asking: Asking) -> None:
+def test_empty_input_yields_no_verdicts(asking: Asking) -> None:
     assert asking.assessor.candidates([]) == []
     assert asking.assessor.verdicts([], []) == []
 
@@ -163,9 +163,7 @@ def test_only_the_claimed_owners_node_is_evidence(asking: Asking) -> None:
     assert asking.fake_pulsar.store.peek(SIGNING_KEY) is None
     own = VanishedReference(candidate.record.ledger_id, asking.list_path, replaced=False)
     evidence = asking.assessor.evidence(candidate, own)
-    assert evidence is not None
     key = asking.fake_pulsar.store.peek(SIGNING_KEY)
-    assert key is not None
     assert is_signed(evidence.record, key.data)
     assert (evidence.path, evidence.dereferenced_ms, evidence.appended_ms) == (asking.list_path, 5, None)
 
@@ -205,7 +203,6 @@ def test_the_cause_is_read_from_what_is_left(asking: Asking, gone: str) -> None:
         evidence = asking.assessor.evidence(
             candidate, VanishedReference(candidate.record.ledger_id, path, replaced=False)
         )
-        assert evidence is not None
         causes.append(evidence.cause.value)
     assert tuple(causes) == CAUSES[gone]
 
@@ -218,9 +215,7 @@ def test_a_namespace_whose_policies_are_elsewhere_has_local_ones(asking: Asking,
     if local:
         asking.fake_pulsar.store.put(f"{LOCAL_POLICIES}/public/default")
     vanished = VanishedReference(candidate.record.ledger_id, asking.list_path, replaced=False)
-    evidence = asking.assessor.evidence(candidate, vanished)
-    assert evidence is not None
-    assert evidence.cause is cause
+    assert asking.assessor.evidence(candidate, vanished).cause is cause
 
 
 def test_a_replaced_copy_is_reported_as_such(asking: Asking) -> None:
@@ -228,7 +223,6 @@ def test_a_replaced_copy_is_reported_as_such(asking: Asking) -> None:
     evidence = asking.assessor.evidence(
         candidate, VanishedReference(candidate.record.ledger_id, asking.list_path, replaced=True)
     )
-    assert evidence is not None
     assert evidence.cause is LeakCause.OFFLOAD
 
 
@@ -243,7 +237,6 @@ def test_a_cause_is_read_again_and_nothing_else_changes(
     evidence = asking.assessor.evidence(
         candidate, VanishedReference(candidate.record.ledger_id, asking.list_path, replaced=replaced)
     )
-    assert evidence is not None
     assert evidence.cause is before
     GONE["the topic"](asking)
     assert asking.assessor.with_cause(evidence) == replace(evidence, cause=after)
@@ -252,7 +245,7 @@ def test_a_cause_is_read_again_and_nothing_else_changes(
 # --- may it go? ------------------------------------------------------------------------------------------------------
 
 
-def test_what_nothing_references_may_go_and_what_is_listed_may_not(asking: Asking) -> None:
+def test_unreferenced_ledger_is_deletable_and_listed_one_is_not(asking: Asking) -> None:
     gone, listed = asking.trimmed(), asking.fake_pulsar.listed(asking.topic)[0]
     assert isinstance(asking.verdict(gone), Delete)
     verdict = asking.verdict(listed)
@@ -283,7 +276,7 @@ def test_without_evidence_the_operators_word_is_asked_for(asking: Asking) -> Non
         ("/schemas/public", False),
     ],
 )
-def test_what_could_not_be_read_protects_as_in_an_audit(asking: Asking, path: str, protects: bool) -> None:
+def test_unread_nodes_protect_as_in_an_audit(asking: Asking, path: str, protects: bool) -> None:
     verdict = asking.verdict(asking.trimmed(), unreadable_node(path, "NoAuth"))
     if protects:
         detail = f"{path} was not read, and may reference it: NoAuth"
@@ -292,7 +285,7 @@ def test_what_could_not_be_read_protects_as_in_an_audit(asking: Asking, path: st
         assert isinstance(verdict, Delete)
 
 
-def test_what_could_not_be_read_protects_the_kind_that_it_may_name(asking: Asking) -> None:
+def test_unread_nodes_protect_only_the_kinds_they_may_name(asking: Asking) -> None:
     lost = asking.fake_pulsar.ledger(schema_custom_metadata(asking.topic.schema_id))
     verdict = asking.verdict(lost, unreadable_node("/schemas/public", "NoAuth"))
     assert isinstance(verdict, RetryLater)
@@ -333,41 +326,10 @@ def replaced(asking: Asking) -> tuple[LedgerId, OffloadContext]:
 
 def test_the_replaced_copy_may_go_once_the_other_one_was_found_whole(asking: Asking) -> None:
     first, context = replaced(asking)
-    assert isinstance(asking.verdict(first), Delete)
-    assert asking.asked == [(first, context, asking.topic.managed_ledger_name)]
-
-
-def test_the_replaced_copy_stays_while_the_other_one_was_not_found_whole(asking: Asking) -> None:
     asking.whole = False
-    first, _ = replaced(asking)
-    assert asking.verdict(first) == RetryLater(
-        OutcomeReason.IN_USE,
-        "its list names a copy in tiered storage, which is missing or incomplete: BookKeeper's may be the last one",
-        60_000,
-    )
-
-
-@pytest.mark.parametrize("error", [TemporaryError("S3 is away"), PermanentError("no credentials")])
-def test_the_replaced_copy_stays_while_tiered_storage_cannot_be_asked(asking: Asking, error: SidecarError) -> None:
-    asking.whole = error
-    first, _ = replaced(asking)
-    assert asking.verdict(first) == RetryLater(
-        OutcomeReason.IN_USE, f"tiered storage has it instead, but did not answer: {error}", 60_000
-    )
-
-
-@pytest.mark.parametrize("change", ["removed", "shortened", "copied back"])
-def test_a_list_that_changed_meanwhile_is_read_again(asking: Asking, change: str) -> None:
-    first, _ = replaced(asking)
-    listed = asking.fake_pulsar.listed(asking.topic)
-    changes: dict[str, Callable[[], object]] = {
-        "removed": lambda: asking.fake_pulsar.store.remove(asking.list_path),
-        "shortened": lambda: asking.fake_pulsar.store.put(asking.list_path, managed_ledger_bytes(listed[1:])),
-        "copied back": lambda: asking.fake_pulsar.store.put(asking.list_path, managed_ledger_bytes(listed)),
-    }
-    asking.fake_pulsar.store.before("read", changes[change], path=asking.list_path)
-    with pytest.raises(
-        TemporaryError, match=f"the list of {TOPIC} changed while it was read; the watch reads it again"
-    ):
-        asking.verdict(first)
-    assert asking.asked == []
+    verdict = asking.verdict(first)
+    assert isinstance(verdict, RetryLater)
+    assert verdict.reason is OutcomeReason.MAY_BE_LAST_COPY
+    asking.whole = True
+    assert isinstance(asking.verdict(first), Delete)
+    assert asking.asked == [(first, context, asking.topic.managed_ledger_name)] * 2

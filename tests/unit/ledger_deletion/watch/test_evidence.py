@@ -1,23 +1,10 @@
 """What proves a leak: its cause by what is still there, and a record that the second phase takes for the ledger's."""
 
 import pytest
-from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, encode_record, parse_record
-from pulsar_sidecar.ledger_deletion.second_phase.decide import matches
-from pulsar_sidecar.ledger_deletion.watch.evidence import (
-    REQUESTED_BY,
-    LeakCause,
-    cause_of,
-    record_of,
-)
-from pulsar_sidecar.ledger_ownership.claims import (
-    BucketClaim,
-    Claim,
-    CompactedClaim,
-    CursorClaim,
-    DataClaim,
-    LedgerKind,
-    SchemaClaim,
-)
+from pulsar_sidecar.features.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, encode_record, parse_record
+from pulsar_sidecar.features.ledger_deletion.second_phase.decide import matches
+from pulsar_sidecar.features.ledger_deletion.watch.evidence import REQUESTED_BY, cause_of, record_of
+from pulsar_sidecar.features.ledger_deletion.watch.results import LeakCause
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState, LedgerType
 from pulsar_sidecar.model.names import (
@@ -27,6 +14,15 @@ from pulsar_sidecar.model.names import (
     TopicName,
     encode_cursor,
     parse_topic_name,
+)
+from pulsar_sidecar.ownership.claims import (
+    BucketClaim,
+    Claim,
+    CompactedClaim,
+    CursorClaim,
+    DataClaim,
+    LedgerKind,
+    SchemaClaim,
 )
 
 from tests.unit.ledger_deletion.cases import BUCKET_KEY, CLAIMS, CREATED_MS, stored
@@ -130,7 +126,6 @@ def test_the_record_of_any_claim_survives_the_topic_and_matches_the_ledger(kind:
 def test_a_cursor_is_matched_however_its_node_spells_it(spelled: str) -> None:
     claim = CursorClaim(ORDERS.managed_ledger_name, CursorName(spelled))
     record = made(claim)
-    assert record is not None
     assert matches(parse_record(encode_record(record)), claim)
 
 
@@ -144,7 +139,7 @@ def test_a_cursors_record_carries_the_subscriptions_name() -> None:
     assert named("%C3") == "%C3"
 
 
-def test_what_a_record_holds() -> None:
+def test_fields_of_a_record_of_evidence() -> None:
     record = made(DataClaim(ORDERS.managed_ledger_name), 77)
     mark = Mark(
         unreferenced=True,
@@ -163,7 +158,6 @@ def test_what_a_record_holds() -> None:
 def test_a_record_names_what_its_kind_needs_and_no_more() -> None:
     def shown(component: LedgerComponent) -> tuple[TopicName, str | None, str | int | None]:
         record = made(CLAIMS[component])
-        assert record is not None
         return record.topic, record.cursor_name, record.schema_id
 
     assert shown(LedgerComponent.MANAGED_LEDGER) == (ORDERS, None, None)
@@ -175,14 +169,12 @@ def test_a_record_names_what_its_kind_needs_and_no_more() -> None:
 
 def test_a_ledger_that_was_never_seen_referenced_has_no_time_of_that() -> None:
     record = made(DATA, None)
-    assert record is not None
     assert record.mark.dereferenced_ms is None
     assert record.mark.unreferenced
 
 
 def test_an_open_ledger_has_no_length() -> None:
     record = record_of(LedgerId(7), stored(DATA, state=LedgerState.OPEN), DATA, "here", 1)
-    assert record is not None
     assert record.mark.length_bytes is None
 
 
@@ -195,5 +187,5 @@ def test_an_open_ledger_has_no_length() -> None:
         SchemaClaim(SchemaId("a/b/c/d")),
     ],
 )
-def test_an_owner_that_is_no_topics_has_no_record(claim: Claim) -> None:
+def test_owner_without_topic_has_no_record(claim: Claim) -> None:
     assert made(claim) is None

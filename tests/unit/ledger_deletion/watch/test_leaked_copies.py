@@ -4,15 +4,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.ledger_deletion.record import copy_key
-from pulsar_sidecar.ledger_deletion.steps import Step
-from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
-from pulsar_sidecar.ledger_deletion.watch.service import Leak, LeakState, WatchMode
-from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
+from pulsar_sidecar.features.ledger_deletion.record import copy_key
+from pulsar_sidecar.features.ledger_deletion.steps import Step
+from pulsar_sidecar.features.ledger_deletion.watch.results import Leak, LeakCause, LeakState, WatchMode
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, PermanentError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerType, OffloadContext
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.references import managed_ledger_references
 
 from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.fakes.offload import PARTS
@@ -53,7 +52,6 @@ def watcher(fake_pulsar: FakePulsar, topic: TopicName) -> Iterator[Watcher]:
 
 def contexts(fake_pulsar: FakePulsar, topic: TopicName) -> dict[int, OffloadContext]:
     node = fake_pulsar.store.peek(path_of(topic))
-    assert node is not None
     listed = managed_ledger_references(node.data).ledgers
     return {ledger_id: entry.offload for ledger_id, entry in listed.items() if entry.offload is not None}
 
@@ -106,11 +104,9 @@ def demand_appended_and_deleted(
 ) -> None:
     (record,) = accepted_records(fake_pulsar)
     assert (record.ledger_id, record.ledger_type) == (ledger_id, LedgerType.OFFLOAD_LEDGER)
-    assert record.offload_context is not None
     assert record.offload_context.attempt == context.attempt
     assert has_signature(fake_pulsar, record)
     leak = leak_of(watcher, context)
-    assert leak is not None
     assert (leak.state, leak.cause, leak.topic) == (LeakState.APPENDED, cause, str(record.topic))
     assert watcher.status().leaked == {cause: 1}
     run_second_phase(fake_pulsar, MAY_BE_SHARED)
@@ -124,7 +120,7 @@ def demand_appended_and_deleted(
 # --- what leaks ------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_trim_leaves_in_tiered_storage(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
+def test_copy_left_by_a_trim_is_appended(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
     first, context = trim_first(fake_pulsar, topic)
     watcher.go(SOON)
     assert kept_keys(fake_pulsar) == [copy_key(first, context)]
@@ -137,7 +133,7 @@ def test_what_a_trim_leaves_in_tiered_storage(fake_pulsar: FakePulsar, topic: To
     assert fake_pulsar.offloaded.parts(LedgerId(second[0]), second[1]) == PARTS
 
 
-def test_what_a_topics_deletion_leaves_in_tiered_storage(
+def test_copies_left_by_a_topic_deletion_are_appended(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
 ) -> None:
     left = contexts(fake_pulsar, topic)
@@ -162,7 +158,6 @@ def test_both_copies_of_a_ledger_leak(fake_pulsar: FakePulsar, watcher: Watcher)
     found = {(record.ledger_id, record.ledger_type) for record in accepted_records(fake_pulsar)}
     assert found == {(first, LedgerType.LEDGER), (first, LedgerType.OFFLOAD_LEDGER)}
     explained = watcher.watch.explain(first)
-    assert explained.leak is not None
     assert explained.leak.offload_attempt is None
     assert [leak.offload_attempt for leak in explained.copies] == [context.attempt]
     run_second_phase(fake_pulsar, MAY_BE_SHARED)
@@ -171,7 +166,7 @@ def test_both_copies_of_a_ledger_leak(fake_pulsar: FakePulsar, watcher: Watcher)
 
 
 @pytest.mark.parametrize("parts", [PARTS, ["data"], ["index"]])
-def test_what_a_failed_offload_leaves(
+def test_copy_left_by_a_failed_offload_is_appended(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, parts: Iterable[str]
 ) -> None:
     ledger_id, failed = begin_offload(fake_pulsar, topic, parts=parts)
@@ -250,7 +245,6 @@ def test_a_copy_that_a_shadow_still_names_stays(fake_pulsar: FakePulsar, topic: 
     first, context = trim_first(fake_pulsar, topic)
     watcher.go(SETTLED)
     leak = leak_of(watcher, context)
-    assert leak is not None
     assert (leak.state, leak.detail) == (
         LeakState.KEPT,
         f"{path_of(shadow)} still names it, as a shadow topic's list does",
@@ -264,7 +258,6 @@ def test_a_copy_that_a_shadow_still_names_stays(fake_pulsar: FakePulsar, topic: 
 
 def test_a_list_that_names_it_again_keeps_it(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
     before = fake_pulsar.store.peek(path_of(topic))
-    assert before is not None
     _, context = trim_first(fake_pulsar, topic)
     watcher.go(MINUTE)
     fake_pulsar.store.put(path_of(topic), before.data)
@@ -278,7 +271,6 @@ def test_an_unreadable_list_protects_it(fake_pulsar: FakePulsar, topic: TopicNam
     fake_pulsar.store.put("/managed-ledgers/public/default/persistent/broken", b"\x47\x78\x00")
     watcher.go(SETTLED)
     leak = leak_of(watcher, context)
-    assert leak is not None
     assert leak.state is LeakState.KEPT
     assert "broken was not read, and may reference it" in leak.detail
     assert accepted_records(fake_pulsar) == []
@@ -289,7 +281,7 @@ def test_a_hold_keeps_it(fake_pulsar: FakePulsar, topic: TopicName, watcher: Wat
     _, context = trim_first(fake_pulsar, topic)
     watcher.go(SETTLED)
     assert state_of(watcher, context) is LeakState.LEAKED
-    watcher.orders.unhold(str(topic))
+    watcher.orders.release_hold(str(topic))
     watcher.go(MINUTE)
     assert state_of(watcher, context) is LeakState.APPENDED
 
@@ -322,7 +314,7 @@ def test_a_place_that_is_not_allowed_is_named_and_not_followed(fake_pulsar: Fake
     assert (kept_keys(fake_pulsar), watcher.watch.leaks(ended=True)) == ([], [])
 
 
-def test_what_belongs_to_somebody_else_is_left(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
+def test_copy_of_another_cluster_is_left(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
     first = fake_pulsar.listed(topic)[0]
     context = contexts(fake_pulsar, topic)[first]
     fake_pulsar.offloaded.put(first, context, topic.managed_ledger_name, cluster_name="another")
@@ -338,22 +330,18 @@ def test_a_failed_look_is_not_an_absence(fake_pulsar: FakePulsar, topic: TopicNa
     watcher.go(SETTLED)
     assert kept_keys(fake_pulsar) == [copy_key(first, context)]
     leak = leak_of(watcher, context)
-    assert leak is not None
     assert (leak.state, leak.detail) == (LeakState.KEPT, "S3 is away")
     assert fake_pulsar.offloaded.looks < 5
     watcher.go(20 * MINUTE)
     demand_appended_and_deleted(fake_pulsar, watcher, first, context, LeakCause.TRIM)
 
 
-def test_what_was_found_stays_listed_where_it_may_be_asked_no_more(
-    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
-) -> None:
+def test_copy_in_a_refused_location_stays_listed(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
     first, context = trim_first(fake_pulsar, topic)
     watcher.go(SOON)
     fake_pulsar.offloaded.fail_next(PermanentError("it is not ours"), times=100)
     watcher.go(SETTLED)
     leak = leak_of(watcher, context)
-    assert leak is not None
     assert (leak.state, leak.detail) == (LeakState.KEPT, "it is not ours")
     assert kept_keys(fake_pulsar) == [copy_key(first, context)]
 
@@ -405,12 +393,12 @@ def test_an_operator_has_one_copy_appended(fake_pulsar: FakePulsar) -> None:
         watcher.go(SETTLED)
         assert state_of(watcher, context) is LeakState.LEAKED
         with pytest.raises(NotFoundError, match="of offload attempt"):
-            watcher.watch.order(first, fake_pulsar.offloaded.context(9, 9).attempt)
-        ordered = watcher.watch.order(first, context.attempt)
+            watcher.watch.request_append(first, fake_pulsar.offloaded.context(9, 9).attempt)
+        ordered = watcher.watch.request_append(first, context.attempt)
         watcher.go(2)
         assert ordered.result(0).offload_attempt == context.attempt
         (record,) = accepted_records(fake_pulsar)
         assert record.ledger_type is LedgerType.OFFLOAD_LEDGER
         assert watcher.state(first) is not None
         with pytest.raises(ConflictError, match="made is appended, not leaked"):
-            watcher.watch.order(first, context.attempt)
+            watcher.watch.request_append(first, context.attempt)

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.ledger_deletion.record import SIGNING_KEY, is_signed
-from pulsar_sidecar.ledger_deletion.steps import Step
-from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause, record_of
-from pulsar_sidecar.ledger_deletion.watch.leaks import LEAKS, Evidence, LeakStore
+from pulsar_sidecar.features.ledger_deletion.record import SIGNING_KEY, is_signed
+from pulsar_sidecar.features.ledger_deletion.steps import Step
+from pulsar_sidecar.features.ledger_deletion.watch.evidence import record_of
+from pulsar_sidecar.features.ledger_deletion.watch.leaks import LEAKS, Evidence, LeakStore
+from pulsar_sidecar.features.ledger_deletion.watch.results import LeakCause
 from pulsar_sidecar.model.errors import ConflictError, OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent
@@ -33,20 +34,21 @@ def leaks(store: FakeMetadataStore) -> LeakStore:
 
 def evidence(leaks: LeakStore, ledger_id: int = 7, dereferenced_ms: int | None = 5) -> Evidence:
     record = record_of(LedgerId(ledger_id), stored(DATA), DATA, "here", dereferenced_ms)
-    assert record is not None
     return Evidence(leaks.signed(record), LeakCause.TRIM, PATH)
 
 
-def test_at_first_there_is_none_and_no_key_is_made(leaks: LeakStore, store: FakeMetadataStore) -> None:
+def test_new_store_has_no_leaks_and_no_key(leaks: LeakStore, store: FakeMetadataStore) -> None:
     assert leaks.all() == ([], [])
     assert store.peek(SIGNING_KEY) is None
 
 
 @pytest.mark.parametrize("dereferenced_ms", [0, 5])
 @pytest.mark.parametrize("appended_ms", [None, 0, 9])
-def test_what_is_kept_comes_back(leaks: LeakStore, dereferenced_ms: int, appended_ms: int | None) -> None:
+@pytest.mark.parametrize("cause", LeakCause)
+def test_evidence_round_trip(leaks: LeakStore, dereferenced_ms: int, appended_ms: int | None, cause: LeakCause) -> None:
     kept = [
-        replace(evidence(leaks, ledger_id, dereferenced_ms), appended_ms=appended_ms) for ledger_id in (7, 2**63 - 1)
+        replace(evidence(leaks, ledger_id, dereferenced_ms), appended_ms=appended_ms, cause=cause)
+        for ledger_id in (7, 2**63 - 1)
     ]
     for each in kept:
         leaks.keep(each)
@@ -56,14 +58,7 @@ def test_what_is_kept_comes_back(leaks: LeakStore, dereferenced_ms: int, appende
     assert {each.dereferenced_ms for each in found} == {dereferenced_ms}
 
 
-@pytest.mark.parametrize("cause", LeakCause)
-def test_every_cause_comes_back(leaks: LeakStore, cause: LeakCause) -> None:
-    leaks.keep(replace(evidence(leaks), cause=cause))
-    ((found,), _) = leaks.all()
-    assert found.cause is cause
-
-
-def test_what_is_kept_again_replaces_what_was_there(leaks: LeakStore) -> None:
+def test_keep_replaces_earlier_evidence(leaks: LeakStore) -> None:
     leaks.keep(evidence(leaks))
     later = replace(evidence(leaks, dereferenced_ms=6), appended_ms=8)
     leaks.keep(later)
@@ -74,14 +69,12 @@ def test_another_sidecar_reads_it_with_the_same_key(leaks: LeakStore, store: Fak
     kept = evidence(leaks)
     leaks.keep(kept)
     store.end_session()
-    other = LeakStore(store.other_session(), CrashAt())
-    assert other.all() == ([kept], [])
+    assert LeakStore(store.other_session(), CrashAt()).all() == ([kept], [])
     key = store.peek(SIGNING_KEY)
-    assert key is not None
     assert is_signed(kept.record, key.data)
 
 
-def test_what_is_forgotten_is_gone_and_may_be_forgotten_again(leaks: LeakStore) -> None:
+def test_forget_is_idempotent(leaks: LeakStore) -> None:
     leaks.keep(evidence(leaks, 7))
     leaks.keep(evidence(leaks, 8))
     leaks.forget("7")
@@ -149,14 +142,13 @@ def _mark(document: dict[str, object]) -> dict[str, object]:
         with_a_malformed_record,
     ],
 )
-def test_what_was_changed_counts_for_nothing(
+def test_evidence_with_invalid_signature_is_ignored(
     leaks: LeakStore, store: FakeMetadataStore, change: Callable[[dict[str, object]], None]
 ) -> None:
     leaks.keep(evidence(leaks, 7))
     kept = evidence(leaks, 9)
     leaks.keep(kept)
     node = store.peek(f"{LEAKS}/7")
-    assert node is not None
     document = json.loads(node.data)
     change(document)
     store.put(f"{LEAKS}/7", json.dumps(document).encode())
@@ -164,7 +156,7 @@ def test_what_was_changed_counts_for_nothing(
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"[" * 100_000])
-def test_what_cannot_be_read_counts_for_nothing(leaks: LeakStore, store: FakeMetadataStore, data: bytes) -> None:
+def test_undecodable_evidence_is_ignored(leaks: LeakStore, store: FakeMetadataStore, data: bytes) -> None:
     store.put(f"{LEAKS}/7", data)
     assert leaks.all() == ([], [f"{LEAKS}/7"])
 
@@ -175,13 +167,12 @@ def test_evidence_about_another_ledger_counts_for_nothing(
 ) -> None:
     leaks.keep(evidence(leaks, 7))
     node = store.peek(f"{LEAKS}/7")
-    assert node is not None
     store.put(f"{LEAKS}/{name}", node.data)
     found, unknown = leaks.all()
     assert ([each.record.ledger_id for each in found], unknown) == ([7], [f"{LEAKS}/{name}"])
 
 
-def test_a_record_of_no_vanished_reference_is_no_evidence(leaks: LeakStore) -> None:
+def test_record_without_vanished_reference_is_not_evidence(leaks: LeakStore) -> None:
     leaks.keep(evidence(leaks, 7, None))
     assert evidence(leaks, 7, None).dereferenced_ms == 0
     assert leaks.all() == ([], [f"{LEAKS}/7"])
@@ -219,9 +210,7 @@ def test_a_rivals_evidence_is_not_written_over_unread(leaks: LeakStore, store: F
     store.before("write", lambda: store.put(f"{LEAKS}/7", b"a rival's"))
     with pytest.raises(ConflictError):
         leaks.keep(evidence(leaks))
-    node = store.peek(f"{LEAKS}/7")
-    assert node is not None
-    assert node.data == b"a rival's"
+    assert store.peek(f"{LEAKS}/7").data == b"a rival's"
 
 
 @pytest.mark.parametrize("applied", [True, False])
@@ -239,8 +228,8 @@ def test_an_unknown_outcome_is_never_taken_for_done(leaks: LeakStore, store: Fak
 
 
 @pytest.mark.parametrize("method", ["children", "read_many"])
-def test_what_could_not_be_read_is_not_none(leaks: LeakStore, store: FakeMetadataStore, method: str) -> None:
+def test_failed_read_is_not_an_empty_list(leaks: LeakStore, store: FakeMetadataStore, method: str) -> None:
     leaks.keep(evidence(leaks))
-    store.fail_next(method, TemporaryError("away"))  # type: ignore[arg-type]
+    store.fail_next(method, TemporaryError("away"))
     with pytest.raises(TemporaryError):
         leaks.all()

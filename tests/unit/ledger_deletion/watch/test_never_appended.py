@@ -1,10 +1,10 @@
 """What the watch never appends, and the copy that tiered storage replaced."""
 
 import pytest
-from pulsar_sidecar.ledger_deletion.watch.service import LeakState
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.features.ledger_deletion.watch.results import LeakState
 from pulsar_sidecar.model.errors import PermanentError, SidecarError, TemporaryError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.fakes.bookkeeper import data_custom_metadata, managed_ledger_bytes
 from tests.fakes.pulsar import FakePulsar, TopicPlan
@@ -19,7 +19,7 @@ from tests.unit.ledger_deletion.watch.leak_causes import (
 from tests.unit.ledger_deletion.watch.watching import A_WHILE, MINUTE, SETTLE_SECONDS, SOON, Watcher, appended, kept
 
 
-def test_another_topics_list_is_no_evidence(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
+def test_list_of_another_topic_is_not_evidence(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
     """A list that named another topic's ledger was made by hand, or was a shadow's."""
     stray = fake_pulsar.ledger(data_custom_metadata("public/default/persistent/elsewhere"), age_ms=0)
     fake_pulsar.store.put(path_of(topic), managed_ledger_bytes([*fake_pulsar.listed(topic), stray]))
@@ -30,7 +30,7 @@ def test_another_topics_list_is_no_evidence(fake_pulsar: FakePulsar, topic: Topi
     assert watcher.status().unlinked == 1
 
 
-def test_a_shadows_list_is_no_evidence(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_list_of_a_shadow_is_not_evidence(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     shadow = fake_pulsar.shadow("persistent://public/default/shadow", topic)
     with Watcher(fake_pulsar).go(10) as watcher:
         gone = fake_pulsar.trim(topic, 2, dies_between=True)
@@ -53,7 +53,7 @@ UNKNOWN = {
 
 @pytest.mark.parametrize("stamp", UNKNOWN)
 @pytest.mark.parametrize("was_listed", [True, False])
-def test_what_this_version_does_not_know_is_never_appended(
+def test_unknown_kind_of_ledger_is_never_appended(
     fake_pulsar: FakePulsar, topic: TopicName, quick: Watcher, stamp: str, was_listed: bool
 ) -> None:
     stray = fake_pulsar.ledger(UNKNOWN[stamp])
@@ -158,7 +158,7 @@ def test_a_replaced_copy_stays_while_the_other_one_is_not_whole(
     fake_pulsar.offloaded.put(first, context, topic.managed_ledger_name, parts={"data"})
     watcher.go(SETTLE_SECONDS + A_WHILE)
     assert appended(fake_pulsar) == []
-    assert "BookKeeper's may be the last one" in watcher.detail(first)
+    assert "this one may be the last" in watcher.detail(first)
     fake_pulsar.offloaded.put(first, context, topic.managed_ledger_name)
     watcher.go(SOON + 60)
     assert appended(fake_pulsar) == [first]

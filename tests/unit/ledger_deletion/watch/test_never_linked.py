@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.ledger_deletion.watch.control import WatchControlNode
-from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
-from pulsar_sidecar.ledger_deletion.watch.service import LeakState
+from pulsar_sidecar.features.ledger_deletion.watch.control import WatchControlNode
+from pulsar_sidecar.features.ledger_deletion.watch.results import LeakCause, LeakState
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName
 
@@ -46,9 +45,7 @@ def test_a_ledger_that_was_never_linked_waits_for_its_age_and_the_watchs_own_win
         record = appended_record(fake_pulsar, stray)
         assert (record.mark.signature, record.mark.dereferenced_ms) == (None, None)
         assert kept(fake_pulsar) == []
-        leak = exclusive.leak(stray)
-        assert leak is not None
-        assert leak.cause is LeakCause.NEVER_LINKED
+        assert exclusive.leak(stray).cause is LeakCause.NEVER_LINKED
 
 
 def test_a_ledger_that_was_never_linked_needs_the_word_that_no_other_cluster_is_here(
@@ -64,7 +61,7 @@ def test_a_ledger_that_was_never_linked_needs_the_word_that_no_other_cluster_is_
 def test_ledgers_that_are_kept_take_no_room_from_those_that_were_not_judged(
     fake_pulsar: FakePulsar, topic: TopicName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pulsar_sidecar.ledger_deletion.workflow.leak_handling._MOST_UNLINKED", 2)
+    monkeypatch.setattr("pulsar_sidecar.features.ledger_deletion.workflow.leak_handling._MOST_UNLINKED", 2)
     kept_ones = [fake_pulsar.ledger({}, age_ms=OLD_MS) for _ in range(2)]
     with Watcher(fake_pulsar, QUICK).go(10) as watcher:
         stray = fake_pulsar.ledger(schema_custom_metadata(topic.schema_id), age_ms=OLD_MS)
@@ -129,7 +126,7 @@ def test_ledgers_that_were_never_linked_brake_before_the_first_is_appended(
 def test_ledgers_that_were_never_linked_are_tracked_within_the_same_bound(
     fake_pulsar: FakePulsar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pulsar_sidecar.ledger_deletion.workflow.leak_tracking._MOST_TRACKED", 0)
+    monkeypatch.setattr("pulsar_sidecar.features.ledger_deletion.workflow.leak_tracking._MOST_TRACKED", 0)
     strays = {fake_pulsar.ledger({}, age_ms=OLD_MS) for _ in range(12)}
     topic = crowd(fake_pulsar, 20)
     with Watcher(fake_pulsar, made(QUICK, brake_references=1)) as watcher:
@@ -153,7 +150,7 @@ def test_never_linked_ledgers_that_are_withheld_brake_nothing(fake_pulsar: FakeP
         watcher.go(15 * MINUTE)
         assert watcher.status().leaked == {LeakCause.NEVER_LINKED: 6}
         assert (watcher.status().vanished, watcher.status().braked) == (0, None)
-        WatchControlNode(fake_pulsar.store).unhold("public")
+        WatchControlNode(fake_pulsar.store).release_hold("public")
         watcher.go(15 * MINUTE)
         assert "6 references" in (watcher.status().braked or "")
         assert appended(fake_pulsar) == []
@@ -172,7 +169,7 @@ def test_a_hold_that_is_removed_during_the_judgement_passes_no_brake(
         def brake_and_remove(now_ms: int) -> None:
             brake_if_needed(now_ms)
             if watcher.status().leaks == {LeakState.LEAKED: 6} and control.read().holds:
-                control.unhold("public")
+                control.release_hold("public")
 
         monkeypatch.setattr(tracker, "brake_if_needed", brake_and_remove)
         watcher.go(15 * MINUTE)

@@ -5,15 +5,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from pulsar_sidecar.ledger_deletion.watch.named_ledgers import NamedLedgers, named_ledgers
-from pulsar_sidecar.ledger_deletion.watch.ports import LedgerIds, WalkedNode
-from pulsar_sidecar.ledger_deletion.watch.reference_counts import ReferenceCounts, VanishedCopy, VanishedReference
-from pulsar_sidecar.ledger_ownership.places import locate
-from pulsar_sidecar.ledger_ownership.protections import Scope, undecodable_node
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.features.ledger_deletion.watch.named_ledgers import NamedLedgers, named_ledgers
+from pulsar_sidecar.features.ledger_deletion.watch.ports import LedgerIds, WalkedNode
+from pulsar_sidecar.features.ledger_deletion.watch.reference_counts import (
+    ReferenceCounts,
+    VanishedCopy,
+    VanishedReference,
+)
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import OffloadContext, OffloadSegment
+from pulsar_sidecar.ownership.places import locate
+from pulsar_sidecar.ownership.protections import Scope, undecodable_node
+from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
 
 from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes, schema_locator_bytes
 
@@ -82,7 +86,7 @@ def counts_of(ledgers: Sequence[int], *named: tuple[str, bytes]) -> ReferenceCou
         (EITHER, cursor_bytes(5), {5}, set(), False),
     ],
 )
-def test_what_a_node_names(path: str, data: bytes, kept: set[int], gone: set[int], of_shadow: bool) -> None:
+def test_ledgers_named_by_a_node(path: str, data: bytes, kept: set[int], gone: set[int], of_shadow: bool) -> None:
     named = named_ledgers(path, data)
     assert (named.ids, named.replaced, named.of_shadow) == (kept, gone, of_shadow)
 
@@ -129,7 +133,7 @@ def test_a_ledger_leaves_with_its_list() -> None:
     assert (unreferenced(counts), counts.references, counts.nodes) == ([1, 2], 2, 1)
 
 
-def test_what_nodes_began_to_name_is_reported_once() -> None:
+def test_newly_linked_ledgers_are_reported_once() -> None:
     counts = counts_of([1, 2, 3], (TOPIC, managed_ledger_bytes([1])))
     assert counts.take_linked() == []
     counts.read(TOPIC, managed_ledger_bytes([1, 2]))
@@ -186,23 +190,23 @@ def test_a_ledger_exists_from_its_creation_to_its_removal() -> None:
     ledger_id = LedgerId(2**31)
     assert not counts.exists(ledger_id)
     for _ in range(2):
-        counts.hear(ledger_id, exists=True)
+        counts.note_existence(ledger_id, exists=True)
         assert (counts.exists(ledger_id), counts.is_unreferenced(ledger_id), counts.ledgers) == (True, True, 1)
     counts.read(TOPIC, managed_ledger_bytes([ledger_id]))
     assert (counts.exists(ledger_id), counts.is_unreferenced(ledger_id), counts.ledgers) == (True, False, 1)
     for _ in range(2):
-        counts.hear(ledger_id, exists=False)
+        counts.note_existence(ledger_id, exists=False)
         assert (counts.exists(ledger_id), counts.is_unreferenced(ledger_id), counts.ledgers) == (False, False, 0)
     assert counts.named_by(ledger_id) == (TOPIC,)
     counts.read(TOPIC, None)
     assert (unreferenced(counts), counts.is_unreferenced(ledger_id)) == ([], False)
-    counts.hear(ledger_id, exists=True)
+    counts.note_existence(ledger_id, exists=True)
     assert unreferenced(counts) == [ledger_id]
 
 
 def test_a_ledger_that_came_and_went_between_two_readings_is_found_by_its_own_node() -> None:
     counts = counts_of([1], (TOPIC, managed_ledger_bytes([1])))
-    counts.hear(LedgerId(2), exists=True)
+    counts.note_existence(LedgerId(2), exists=True)
     assert counts.read(TOPIC, managed_ledger_bytes([1])) == []
     assert unreferenced(counts) == [2]
 
@@ -218,14 +222,14 @@ def test_the_copy_that_tiered_storage_replaced_is_distinguished() -> None:
 
 
 @pytest.mark.parametrize("then", [managed_ledger_bytes([], properties=SHADOWS), None, managed_ledger_bytes([])])
-def test_a_shadows_list_is_a_reference_and_its_end_is_no_evidence(then: bytes | None) -> None:
+def test_shadow_list_is_a_reference_but_its_end_is_not_evidence(then: bytes | None) -> None:
     counts = counts_of([1], (OTHER, managed_ledger_bytes([1], properties=SHADOWS)))
     assert (unreferenced(counts), counts.named_by(LedgerId(1))) == ([], (OTHER,))
     assert counts.read(OTHER, then) == []
     assert (unreferenced(counts), counts.references) == ([1], 0)
 
 
-def test_a_list_that_became_a_shadows_is_no_evidence() -> None:
+def test_list_turned_shadow_is_not_evidence() -> None:
     counts = counts_of([1, 2], (OTHER, managed_ledger_bytes([1, 2])))
     assert counts.read(OTHER, managed_ledger_bytes([2], properties=SHADOWS)) == []
     assert unreferenced(counts) == [1]
@@ -287,16 +291,16 @@ def test_a_ledger_that_many_nodes_name_leaves_with_the_last_one(walked: bool) ->
 def test_ledgers_come_and_go_in_any_order() -> None:
     counts = counts_of([5, 1, 9], (TOPIC, managed_ledger_bytes([5])))
     for number in (12, 2, 30, 7, 2**62):
-        counts.hear(LedgerId(number), exists=True)
+        counts.note_existence(LedgerId(number), exists=True)
     counts.read(OTHER, managed_ledger_bytes([2, 9, 100]))
     assert unreferenced(counts) == [1, 7, 12, 30, 2**62]
     assert counts.ledgers == 8
-    counts.hear(LedgerId(7), exists=False)
-    counts.hear(LedgerId(1), exists=False)
-    counts.hear(LedgerId(100), exists=True)
+    counts.note_existence(LedgerId(7), exists=False)
+    counts.note_existence(LedgerId(1), exists=False)
+    counts.note_existence(LedgerId(100), exists=True)
     assert unreferenced(counts) == [12, 30, 2**62]
     assert not counts.exists(LedgerId(7))
-    counts.hear(LedgerId(7), exists=True)
+    counts.note_existence(LedgerId(7), exists=True)
     counts.read(OTHER, managed_ledger_bytes([7]))
     assert unreferenced(counts) == [2, 9, 12, 30, 100, 2**62]
     assert counts.ledgers == 8
@@ -387,7 +391,7 @@ def test_a_copy_that_a_list_no_longer_names(
         assert not counts.copy_named_by(LedgerId(ledger_id), context)
 
 
-def test_a_copy_that_a_shadow_names_is_named_and_its_end_there_is_no_evidence() -> None:
+def test_copy_named_by_a_shadow_is_referenced_without_evidence() -> None:
     both = offloading(1, l1=SECOND)
     counts = counts_of([], (TOPIC, both), (OTHER, offloading(1, l1=SECOND, properties=SHADOWS)))
     assert len(counts.read(TOPIC, None)) == 1
@@ -434,7 +438,7 @@ def test_a_node_that_is_gone_and_has_the_hash_of_another_protects_what_it_named(
     assert counts.references == 2
 
 
-def test_a_shadow_that_is_gone_is_no_evidence_in_a_walk_either() -> None:
+def test_removed_shadow_is_not_evidence_in_a_walk() -> None:
     counts = counts_of([1], (OTHER, managed_ledger_bytes([1], properties=SHADOWS)))
     assert counts.walk(listing([1]), []) == []
     assert unreferenced(counts) == [1]
@@ -445,7 +449,7 @@ def test_a_shadow_that_is_gone_is_no_evidence_in_a_walk_either() -> None:
 
 def test_a_walk_forgets_ledgers_that_are_gone() -> None:
     counts = counts_of([1, 2], (TOPIC, managed_ledger_bytes([2])))
-    counts.hear(LedgerId(3), exists=True)
+    counts.note_existence(LedgerId(3), exists=True)
     assert counts.walk(listing([2]), nodes((TOPIC, managed_ledger_bytes([2])))) == []
     assert (unreferenced(counts), counts.ledgers) == ([], 1)
 
@@ -454,7 +458,7 @@ def test_a_ledger_that_is_linked_between_the_listing_of_ledgers_and_the_reading_
     counts = counts_of([1], (TOPIC, managed_ledger_bytes([1])))
     counts.walk(listing([1]), nodes((TOPIC, managed_ledger_bytes([1, 2]))))
     assert (unreferenced(counts), counts.exists(LedgerId(2)), counts.ledgers) == ([], False, 1)
-    counts.hear(LedgerId(2), exists=True)
+    counts.note_existence(LedgerId(2), exists=True)
     assert unreferenced(counts) == []
     assert counts.read(TOPIC, managed_ledger_bytes([1])) == [VanishedReference(LedgerId(2), TOPIC, replaced=False)]
     assert unreferenced(counts) == [2]
@@ -469,7 +473,7 @@ def test_ledgers_are_listed_before_nodes_are_read() -> None:
             yield item
 
     walked = noted("node", iter(nodes((TOPIC, b""))))
-    ReferenceCounts().walk(noted("ledgers", listing([1], [2])), walked)  # type: ignore[arg-type]
+    ReferenceCounts().walk(noted("ledgers", listing([1], [2])), walked)
     assert order == ["ledgers", "ledgers", "node"]
 
 
@@ -558,5 +562,5 @@ def test_ids_of_any_size(ledger_id: int) -> None:
     assert counts.read(TOPIC, None) == [VanishedReference(LedgerId(ledger_id), TOPIC, replaced=False)]
     assert unreferenced(counts) == [ledger_id]
     assert not counts.exists(LedgerId(ledger_id ^ 1))
-    counts.hear(LedgerId(ledger_id), exists=False)
+    counts.note_existence(LedgerId(ledger_id), exists=False)
     assert unreferenced(counts) == []

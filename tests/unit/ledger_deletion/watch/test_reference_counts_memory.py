@@ -3,8 +3,8 @@
 import tracemalloc
 
 import numpy as np
-from pulsar_sidecar.ledger_deletion.watch.ports import WalkedNode
-from pulsar_sidecar.ledger_deletion.watch.reference_counts import ReferenceCounts
+from pulsar_sidecar.features.ledger_deletion.watch.ports import WalkedNode
+from pulsar_sidecar.features.ledger_deletion.watch.reference_counts import ReferenceCounts
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import OffloadContext
 
@@ -23,7 +23,7 @@ def test_a_ledger_takes_few_bytes_and_a_node_a_few_hundred() -> None:
         counts.walk(iter([np.arange(ledgers, dtype=np.int64)]), pieces)
         walked, _ = tracemalloc.get_traced_memory()
         for number in range(ledgers, ledgers + ledgers // 4):
-            counts.hear(LedgerId(number), exists=True)
+            counts.note_existence(LedgerId(number), exists=True)
         counts.unreferenced()
         traced, _ = tracemalloc.get_traced_memory()
     finally:

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pulsar_sidecar.ledger_deletion.watch import reference_counts as module
-from pulsar_sidecar.ledger_deletion.watch.named_ledgers import NamedLedgers
-from pulsar_sidecar.ledger_deletion.watch.ports import LedgerIds, WalkedNode
-from pulsar_sidecar.ledger_deletion.watch.reference_counts import (
+from pulsar_sidecar.features.ledger_deletion.watch import reference_counts as module
+from pulsar_sidecar.features.ledger_deletion.watch.named_ledgers import NamedLedgers
+from pulsar_sidecar.features.ledger_deletion.watch.ports import LedgerIds, WalkedNode
+from pulsar_sidecar.features.ledger_deletion.watch.reference_counts import (
     ReferenceCounts,
     Vanished,
     VanishedCopy,
     VanishedReference,
 )
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import OffloadContext
+from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
 
 from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes, schema_locator_bytes
 from tests.fakes.offload import FakeOffloadedLedgers
@@ -230,7 +230,7 @@ def step(counts: ReferenceCounts, truth: Truth, event: Event) -> None:
             _set(truth.ledgers, ledger_id, exists)
             if reported:
                 _set(truth.known, ledger_id, exists)
-                counts.hear(ledger_id, exists=exists)
+                counts.note_existence(ledger_id, exists=exists)
         case NodeChange(path, data, names, reported):
             if data is None:
                 truth.nodes.pop(path, None)
@@ -289,7 +289,7 @@ def _both_drop_it_between_two_walks() -> list[Event]:
 
 @given(histories=st.lists(events, min_size=2, max_size=2))
 @example(histories=[[], _both_drop_it_between_two_walks()])
-def test_what_two_histories_end_in_is_the_same_after_a_walk(histories: list[list[Event]]) -> None:
+def test_full_walk_yields_the_same_state_after_any_history(histories: list[list[Event]]) -> None:
     """A counts that lived through something and one that begins agree, as soon as both have read everything."""
     lived, truth = ReferenceCounts(), Truth()
     for event in [*histories[0], *histories[1]]:

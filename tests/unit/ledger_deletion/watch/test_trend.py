@@ -1,6 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ledger_deletion.watch.service import MOST_PERIODS, LeakPeriod, trend_of
+from pulsar_sidecar.features.ledger_deletion.watch.results import LeakPeriod
+from pulsar_sidecar.features.ledger_deletion.workflow.watch_calls import MOST_PERIODS, trend_of
 
 HOUR_MS = 3_600_000
 

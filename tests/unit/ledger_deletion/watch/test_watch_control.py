@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from pulsar_sidecar.ledger_deletion.watch.control import CONTROL, WatchControl, WatchControlNode, parse_hold
+from pulsar_sidecar.features.ledger_deletion.watch.control import CONTROL, WatchControl, WatchControlNode, parse_hold
 from pulsar_sidecar.model.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -48,7 +48,7 @@ def node(store: FakeMetadataStore) -> WatchControlNode:
         ("persistent://t/c/n/orders", "persistent://t/c/n/orders"),
     ],
 )
-def test_what_can_be_held(text: str, kept: str) -> None:
+def test_valid_holds_are_parsed(text: str, kept: str) -> None:
     assert parse_hold(text) == kept
 
 
@@ -56,7 +56,7 @@ def test_what_can_be_held(text: str, kept: str) -> None:
     "text",
     ["", "/", "a/", "/a", "a/b/c", "a b", "a/b c", "a\n", "public/default/orders", "persistent://", "x://a/b/c"],
 )
-def test_what_cannot_be_held(text: str) -> None:
+def test_invalid_holds_are_refused(text: str) -> None:
     with pytest.raises(InvalidInputError):
         parse_hold(text)
 
@@ -88,7 +88,7 @@ def test_digits_beyond_any_ledgers_id_are_no_ledger(digits: int) -> None:
         ("persistent://public/default/order", False),
     ],
 )
-def test_which_hold_a_ledger_falls_under(hold: str, falls_under: bool) -> None:
+def test_ledger_falls_under_matching_holds(hold: str, falls_under: bool) -> None:
     control = WatchControl(holds=("another", hold, "more"))
     assert control.holds_ledger(LedgerId(7), TOPIC) == (hold if falls_under else None)
 
@@ -112,22 +112,22 @@ def test_holds_are_kept_sorted_and_once(node: WatchControlNode) -> None:
     for item in ("public", "9", "public", "9"):
         node.hold(item)
     assert node.read() == WatchControl(None, ("9", "public"))
-    assert node.unhold("9") == node.read() == WatchControl(None, ("public",))
+    assert node.release_hold("9") == node.read() == WatchControl(None, ("public",))
 
 
 def test_a_hold_that_is_not_there_cannot_be_taken_back(node: WatchControlNode) -> None:
     with pytest.raises(
         NotFoundError, match="public is not on the hold list; see pulsar-sidecar ledger-deletion watch hold list"
     ):
-        node.unhold("public")
+        node.release_hold("public")
     node.hold("9")
     with pytest.raises(NotFoundError):
-        node.unhold("public")
+        node.release_hold("public")
     assert node.read().holds == ("9",)
 
 
-@pytest.mark.parametrize("verb", ["hold", "unhold"])
-def test_what_cannot_be_held_changes_nothing(node: WatchControlNode, store: FakeMetadataStore, verb: str) -> None:
+@pytest.mark.parametrize("verb", ["hold", "release_hold"])
+def test_invalid_hold_changes_nothing(node: WatchControlNode, store: FakeMetadataStore, verb: str) -> None:
     with pytest.raises(InvalidInputError):
         getattr(node, verb)("a b")
     assert store.peek(CONTROL) is None
@@ -145,7 +145,6 @@ def test_the_first_reason_stays_until_an_operator_resumes(node: WatchControlNode
     assert node.brake("first").braked == "first"
     assert node.brake("second").braked == "first"
     found = store.peek(CONTROL)
-    assert found is not None
     assert json.loads(found.data) == {"braked": "first", "holds": ["public"], "resumedMs": 0}
     assert node.resume() == node.read() == WatchControl(None, ("public",), store.now_ms())
     assert node.brake("third").braked == "third"
@@ -164,7 +163,7 @@ CHANGES: dict[str, Callable[[WatchControlNode], WatchControl]] = {
     "brake": lambda node: node.brake("why"),
     "resume": lambda node: node.resume(),
     "hold": lambda node: node.hold("8"),
-    "unhold": lambda node: node.unhold("7"),
+    "release_hold": lambda node: node.release_hold("7"),
 }
 
 
@@ -191,7 +190,9 @@ def test_a_rival_may_make_or_remove_the_node_in_between(node: WatchControlNode, 
 
 
 @pytest.mark.parametrize(("rivals", "succeeds"), [(9, True), (10, False)])
-def test_it_tries_ten_times(node: WatchControlNode, store: FakeMetadataStore, rivals: int, succeeds: bool) -> None:
+def test_conflicting_write_is_retried_ten_times(
+    node: WatchControlNode, store: FakeMetadataStore, rivals: int, succeeds: bool
+) -> None:
     node.hold("7")
     other, count = WatchControlNode(store.other_session()), iter(range(100))
     store.before("write", lambda: other.hold(f"rival-{next(count)}"), times=rivals)
@@ -226,12 +227,10 @@ def test_a_node_that_cannot_be_read_brakes_and_is_not_overwritten(
     for change in CHANGES.values():
         with pytest.raises(ConflictError, match="is not readable; delete it"):
             change(node)
-    kept = store.peek(CONTROL)
-    assert kept is not None
-    assert kept.data == UNREADABLE[kind]
+    assert store.peek(CONTROL).data == UNREADABLE[kind]
 
 
-def test_a_store_that_does_not_answer_is_no_empty_node(node: WatchControlNode, store: FakeMetadataStore) -> None:
+def test_unreachable_store_is_not_an_empty_node(node: WatchControlNode, store: FakeMetadataStore) -> None:
     store.fail_next("read", TemporaryError("ZooKeeper is away"), times=2)
     with pytest.raises(TemporaryError):
         node.read()
@@ -263,7 +262,7 @@ def test_a_watch_follows_what_operators_order(node: WatchControlNode, store: Fak
     node.brake("why")
     known = node.follow(known)
     assert known == WatchControl("why", ("public",))
-    node.unhold("public")
+    node.release_hold("public")
     resumed = node.resume()
     before = store.peek(CONTROL)
     assert node.follow(known) == resumed == WatchControl(None, (), store.now_ms())

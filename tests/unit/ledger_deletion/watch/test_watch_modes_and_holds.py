@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 
 import pytest
-from pulsar_sidecar.ledger_deletion.ports import Publisher
-from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.watch.control import WatchControlNode
-from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
-from pulsar_sidecar.ledger_deletion.watch.service import LeakState, WatchMode
-from pulsar_sidecar.ledger_deletion.workflow import leak_handling
-from pulsar_sidecar.ledger_deletion.workflow.watch_configuration import WatchConfiguration
+from pulsar_sidecar.features.ledger_deletion.ports import Publisher
+from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo
+from pulsar_sidecar.features.ledger_deletion.watch.control import WatchControlNode
+from pulsar_sidecar.features.ledger_deletion.watch.results import LeakCause, LeakState, WatchMode
+from pulsar_sidecar.features.ledger_deletion.workflow import leak_handling
+from pulsar_sidecar.features.ledger_deletion.workflow.watch_configuration import WatchConfiguration
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.names import TopicName
 
@@ -39,24 +38,24 @@ def test_an_operator_has_one_ledger_appended_while_the_watch_only_reports(
         gone = trim(fake_pulsar, topic)
         first = min(gone)
         with pytest.raises(NotFoundError):
-            watcher.watch.order(first, None)
+            watcher.watch.request_append(first, None)
         watcher.go(60)
         with pytest.raises(ConflictError, match="settling, not leaked"):
-            watcher.watch.order(first, None)
+            watcher.watch.request_append(first, None)
         watcher.go(SETTLE_SECONDS + A_WHILE)
         control = WatchControlNode(fake_pulsar.store)
         control.hold(str(first))
         watcher.go(SOON)
         with pytest.raises(ConflictError, match="on the hold list"):
-            watcher.watch.order(first, None)
-        control.unhold(str(first))
+            watcher.watch.request_append(first, None)
+        control.release_hold(str(first))
         control.brake("maintenance")
         watcher.go(SOON)
         with pytest.raises(ConflictError, match="maintenance"):
-            watcher.watch.order(first, None)
+            watcher.watch.request_append(first, None)
         control.resume()
         watcher.go(SOON)
-        order = watcher.watch.order(first, None)
+        order = watcher.watch.request_append(first, None)
         assert not order.done()
         watcher.go(SOON)
         assert order.result(0).state is LeakState.APPENDED
@@ -64,12 +63,12 @@ def test_an_operator_has_one_ledger_appended_while_the_watch_only_reports(
         assert {watcher.state(each) for each in gone - {first}} == {LeakState.LEAKED}
 
 
-def test_what_is_referenced_again_is_not_appended_on_an_order(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_order_does_not_append_a_ledger_linked_again(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     with Watcher(fake_pulsar, made(mode=WatchMode.REPORT)).go(10) as watcher:
         before = fake_pulsar.listed(topic)
         first = min(trim(fake_pulsar, topic))
         watcher.go(SETTLE_SECONDS + A_WHILE)
-        order = watcher.watch.order(first, None)
+        order = watcher.watch.request_append(first, None)
         fake_pulsar.store.put(path_of(topic), managed_ledger_bytes(before))
         watcher.go(SOON)
         assert appended(fake_pulsar) == []
@@ -87,29 +86,29 @@ def test_an_order_that_another_sidecar_does_not_know_was_never_accepted(
     ):
         first = min(trim(fake_pulsar, topic))
         watcher.go(SETTLE_SECONDS + A_WHILE)
-        order = watcher.watch.order(first, None)
+        order = watcher.watch.request_append(first, None)
         watcher.stop()
-        with pytest.raises(TemporaryError, match=f"ledger {first} was not appended .*; order it again"):
+        with pytest.raises(TemporaryError, match=f"ledger {first} was not appended .*; retry the request"):
             order.result(0)
         successor.go(SETTLE_SECONDS + A_WHILE)
         assert appended(fake_pulsar) == []
-        again = successor.watch.order(first, None)
+        again = successor.watch.request_append(first, None)
         successor.go(SOON)
         assert again.result(0).state is LeakState.APPENDED
         assert appended(fake_pulsar) == [first]
 
 
-def test_an_order_that_nobody_waits_for_any_more_is_none(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_cancelled_order_appends_nothing(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     with Watcher(fake_pulsar, made(mode=WatchMode.REPORT)).go(10) as watcher:
         first = min(trim(fake_pulsar, topic))
         watcher.go(SETTLE_SECONDS + A_WHILE)
-        assert watcher.watch.order(first, None).cancel()
+        assert watcher.watch.request_append(first, None).cancel()
         watcher.go(SOON)
         assert appended(fake_pulsar) == []
 
 
 @pytest.mark.parametrize("hold", ["the ledger", "public", "public/default", TOPIC])
-def test_what_is_held_is_not_appended_until_it_is_let_go(
+def test_held_ledger_is_not_appended_until_released(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, hold: str
 ) -> None:
     first = fake_pulsar.listed(topic)[0]
@@ -121,7 +120,7 @@ def test_what_is_held_is_not_appended_until_it_is_let_go(
     assert appended(fake_pulsar) == []
     assert watcher.detail(first) == f"{item} is on the hold list"
     assert watcher.watch.explain(first).hold == item
-    control.unhold(item)
+    control.release_hold(item)
     watcher.go(70)
     assert appended(fake_pulsar) == [first]
 
@@ -144,7 +143,7 @@ def test_a_hold_that_comes_during_the_judgement_is_obeyed(
     assert watcher.status().leaks[LeakState.LEAKED] == 1
 
 
-def test_what_cannot_be_sent_is_reported_as_leaked_and_sent_later(
+def test_leak_that_cannot_be_sent_is_sent_later(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def not_ready() -> Publisher:

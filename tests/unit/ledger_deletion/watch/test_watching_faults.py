@@ -3,16 +3,16 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.steps import Step
-from pulsar_sidecar.ledger_deletion.watch.control import find_leader
-from pulsar_sidecar.ledger_deletion.watch.leaks import LEAKS
-from pulsar_sidecar.ledger_deletion.watch.service import LeakState, WatchState
-from pulsar_sidecar.ledger_ownership.paths import cursor_path
+from pulsar_sidecar.features.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
+from pulsar_sidecar.features.ledger_deletion.steps import Step
+from pulsar_sidecar.features.ledger_deletion.watch.control import find_leader
+from pulsar_sidecar.features.ledger_deletion.watch.leaks import LEAKS
+from pulsar_sidecar.features.ledger_deletion.watch.results import LeakState, WatchState
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.paths import cursor_path
 
 from tests.fakes.bookkeeper import cursor_bytes, data_custom_metadata, managed_ledger_bytes
 from tests.fakes.metadata import Method
@@ -87,9 +87,7 @@ def test_changes_that_are_lost_at_any_moment_are_found_by_a_walk(
     assert kept(fake_pulsar) == []
 
 
-def test_what_vanished_while_no_walk_was_possible_is_found(
-    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
-) -> None:
+def test_loss_during_failed_walks_is_found(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
     watcher.go(10)
     watcher.changes.lose_connection()
     for _ in range(3):
@@ -104,9 +102,7 @@ def test_what_vanished_while_no_walk_was_possible_is_found(
     assert appended(fake_pulsar) == [gone]
 
 
-def test_what_vanished_while_the_whole_store_was_away_is_found(
-    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
-) -> None:
+def test_loss_during_a_store_outage_is_found(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
     """Who leads cannot be asked either; what was read before is compared with what is read after."""
     watcher.go(10)
     watcher.changes.lose_connection()
@@ -139,7 +135,7 @@ def test_a_leader_that_finds_another_one_after_an_outage_stands_by(
 
 @pytest.mark.parametrize("after", range(18))
 @pytest.mark.parametrize("change", ["linked", "dropped", "deleted", "created"])
-def test_what_changes_during_a_walk_is_not_missed(
+def test_changes_during_a_walk_are_not_missed(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, change: str, after: int
 ) -> None:
     """Node by node, first ledgers and then what may name them; the change comes after so many of them."""
@@ -236,7 +232,7 @@ def test_without_events_it_walks_in_turns_and_reports_it(
     assert appended(fake_pulsar) == [gone]
 
 
-def test_where_a_node_may_not_be_read_it_walks_in_turns_and_appends_nothing_that_may_be_named_there(
+def test_forbidden_node_causes_walks_and_prevents_appending(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
 ) -> None:
     reason = hidden(watcher, fake_pulsar)
@@ -276,7 +272,9 @@ def test_a_watch_that_falls_deaf_is_found_out_by_its_echo(
 # --- leaders ---------------------------------------------------------------------------------------------------------
 
 
-def test_one_watches_and_the_other_stands_by(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
+def test_one_sidecar_watches_and_the_other_stands_by(
+    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
+) -> None:
     watcher.go(10)
     with Watcher(fake_pulsar, name="two").go(10) as other:
         assert other.status().state is WatchState.STANDBY
@@ -307,7 +305,6 @@ def test_when_the_leader_dies_the_other_takes_over_with_what_was_written_down(
             other.go(SETTLE_SECONDS - after)
         record = appended_record(fake_pulsar, gone)
         assert has_signature(fake_pulsar, record)
-        assert record.mark.dereferenced_ms is not None
         assert record.mark.dereferenced_ms - began_ms <= 1_000
         run_second_phase(fake_pulsar, MAY_BE_SHARED)
         assert gone not in fake_pulsar.ledgers()
@@ -330,7 +327,7 @@ def test_a_new_leader_shows_what_was_written_down_before_it_looks_at_the_first_o
         assert other.state(gone) is LeakState.SETTLING
 
 
-def test_what_was_linked_again_while_no_sidecar_led_is_forgotten(
+def test_ledger_linked_again_without_a_leader_is_forgotten(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
 ) -> None:
     watcher.go(10)
@@ -345,7 +342,7 @@ def test_what_was_linked_again_while_no_sidecar_led_is_forgotten(
         assert other.state(gone) is LeakState.LINKED
 
 
-def test_what_was_appended_by_an_earlier_leader_is_not_appended_again(
+def test_ledger_appended_by_an_earlier_leader_is_not_repeated(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
 ) -> None:
     watcher.go(10)
@@ -364,7 +361,6 @@ def test_forged_evidence_counts_for_nothing(fake_pulsar: FakePulsar, topic: Topi
     watcher.go(SOON)
     watcher.die()
     node = fake_pulsar.store.peek(f"{LEAKS}/{gone}")
-    assert node is not None
     stray = fake_pulsar.ledger(data_custom_metadata(topic.managed_ledger_name))
     fake_pulsar.store.put(f"{LEAKS}/{stray}", node.data.replace(str(gone).encode(), str(stray).encode()))
     with Watcher(fake_pulsar, name="two", policy=MAY_BE_SHARED) as other:
@@ -380,7 +376,6 @@ def test_a_forged_record_makes_no_young_ledger_old(
     """A client that may produce to ``pulsar/system`` can write any time into a record."""
     (name,) = fake_pulsar.cursors(topic)
     own = next(iter(fake_pulsar.cursors(topic).values())).cursor_ledger
-    assert own is not None
     fake_pulsar.store.put(cursor_path(topic.managed_ledger_name, name), cursor_bytes(None))
     mark = Mark(unreferenced=True, dereferenced_ms=1, signature=signature)
     send(

@@ -4,18 +4,19 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, Publisher
-from pulsar_sidecar.ledger_deletion.record import SIGNING_KEY, PendingDeleteLedgerInfo, is_signed
-from pulsar_sidecar.ledger_deletion.second_phase.decide import DeletionPolicy
-from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
-from pulsar_sidecar.ledger_deletion.service import SidecarInstance
-from pulsar_sidecar.ledger_deletion.steps import Step, Steps
-from pulsar_sidecar.ledger_deletion.watch.assess import Assessor
-from pulsar_sidecar.ledger_deletion.watch.control import WatchControlNode, find_leader
-from pulsar_sidecar.ledger_deletion.watch.leaks import LEAKS, LeakStore
-from pulsar_sidecar.ledger_deletion.watch.service import Leak, LeakState, WatchMode, WatchStatus
-from pulsar_sidecar.ledger_deletion.workflow.watch_configuration import WatchConfiguration, WatchPorts
-from pulsar_sidecar.ledger_deletion.workflow.watching import LeakWatch
+from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic, Publisher
+from pulsar_sidecar.features.ledger_deletion.record import SIGNING_KEY, PendingDeleteLedgerInfo, is_signed
+from pulsar_sidecar.features.ledger_deletion.results import SidecarInstance
+from pulsar_sidecar.features.ledger_deletion.second_phase.decide import DeletionPolicy
+from pulsar_sidecar.features.ledger_deletion.second_phase.gather import Gatherer
+from pulsar_sidecar.features.ledger_deletion.second_phase.only_copies import OnlyCopies
+from pulsar_sidecar.features.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.features.ledger_deletion.watch.assess import Assessor
+from pulsar_sidecar.features.ledger_deletion.watch.control import WatchControlNode, find_leader
+from pulsar_sidecar.features.ledger_deletion.watch.leaks import LEAKS, LeakStore
+from pulsar_sidecar.features.ledger_deletion.watch.results import Leak, LeakState, WatchMode, WatchStatus
+from pulsar_sidecar.features.ledger_deletion.workflow.watch_configuration import WatchConfiguration, WatchPorts
+from pulsar_sidecar.features.ledger_deletion.workflow.watching import LeakWatch
 from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.ids import LedgerId
@@ -128,8 +129,14 @@ class Watcher:
         self.whole = FakeWholeStore(self.store)
         self.leaks = LeakStore(self.store, self.steps)
         self.orders = WatchControlNode(self.store)
-        gatherer = Gatherer(self.store, fake_pulsar.entries, fake_pulsar.owners, "/ledgers")
-        assessor = Assessor(self.store, gatherer, self.policy, self.leaks, self._offloaded_whole, "/ledgers")
+        gatherer = Gatherer(
+            self.store,
+            fake_pulsar.entries,
+            fake_pulsar.owners,
+            OnlyCopies(self._offloaded_whole, self.clock),
+            "/ledgers",
+        )
+        assessor = Assessor(self.store, gatherer, self.policy, self.leaks, "/ledgers")
         ports = WatchPorts(
             self.clock,
             self.store,
@@ -249,7 +256,7 @@ class CrashAround(CrashAt):
 
 def made(configuration: WatchConfiguration = APPEND, **changes: object) -> WatchConfiguration:
     """The same configuration with other settings."""
-    return replace(configuration, **changes)  # type: ignore[arg-type]
+    return replace(configuration, **changes)
 
 
 def appended(fake_pulsar: FakePulsar) -> list[LedgerId]:

@@ -1,1 +1,0 @@
-"""How full acknowledgement states are, and what brokers do about it (PIP-299)."""

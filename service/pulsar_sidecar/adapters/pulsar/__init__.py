@@ -1,1 +1,0 @@
-"""The Pulsar client and the brokers' admin REST API; nothing else imports ``pulsar``."""

@@ -1,1 +1,0 @@
-"""The routes of each room, with the JSON that goes in and out."""

@@ -1,1 +1,0 @@
-"""Audits: what exists in BookKeeper against what the metadata references."""

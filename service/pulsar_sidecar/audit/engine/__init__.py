@@ -1,1 +1,0 @@
-"""The comparison and the judgement: what exists, what is referenced, and what follows."""

@@ -1,1 +1,0 @@
-"""What an audit leaves behind: tables, summary, guards, plan and report."""

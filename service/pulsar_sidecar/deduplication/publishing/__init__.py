@@ -1,1 +1,0 @@
-"""Publishing exactly once, and the reading half of it."""

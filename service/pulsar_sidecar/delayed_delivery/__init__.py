@@ -1,1 +1,0 @@
-"""Delayed delivery beside the brokers: cancelling messages that wait for their due time (PIP-423)."""

@@ -1,1 +1,0 @@
-"""Cancelling delayed messages (PIP-423): pure decisions and what the log keeps."""

@@ -1,0 +1,1 @@
+"""Acknowledgement states: sizes, limits, and the pause of dispatch (PIP-299)."""

@@ -1,0 +1,1 @@
+"""Audits: comparison of BookKeeper's ledgers with the references in the metadata store."""

@@ -1,0 +1,295 @@
+"""Vectorised reading of the nodes of managed ledgers, cursors, schemas and ledgers.
+
+`ownership.references` and `ownership.ledger_metadata` read one node exactly. This module reads the plain shapes that
+almost all nodes have with a few array operations for thousands of ledgers: managed ledgers' lists, cursors without
+properties, schemas, and BookKeeper's format 3 in the order in which Java writes its fields. Invariant: it reads a node
+only if it understands every byte as those exact readers do; it leaves all others to them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pulsar_sidecar.features.audit.arrays import NO_LEDGER, LedgerLists, Mask, Numbers
+from pulsar_sidecar.features.audit.columnar.protobuf import ValueBytes, Walk, joined, lengths_at, walk_of_nodes
+
+_NODES_AT_ONCE = 4_096
+_LEDGERS_AT_ONCE = 8_192
+"""Ledgers in one step, few enough for its arrays to stay in the processor's cache."""
+_LEDGER_INFO = 0x0A
+_LEDGER_ID, _ENTRIES, _SIZE, _TIMESTAMP = 0x08, 0x10, 0x18, 0x20
+_LENGTH_AT = 8
+_LONGEST = 0x80
+
+_LEDGER, _MARK_DELETE_LEDGER, _MARK_DELETE_ENTRY, _DELETED, _LAST_ACTIVE = 0x08, 0x10, 0x18, 0x22, 0x30
+_LOWER, _UPPER = 0x0A, 0x12
+_INFO, _INDEX = 0x0A, 0x12
+_VERSION, _POSITION, _HASH = 0x08, 0x12, 0x1A
+
+_HEADER = b"BookieMetadataFormatVersion\t3\n"
+_QUORUM, _ENSEMBLE, _LENGTH, _LAST_ENTRY, _STATE = 0x08, 0x10, 0x18, 0x20, 0x28
+_SEGMENT, _DIGEST, _PASSWORD, _ACK_QUORUM, _CTIME, _CUSTOM, _TOKEN = 0x32, 0x38, 0x42, 0x48, 0x50, 0x5A, 0x60
+_MEMBER, _FIRST_ENTRY = 0x0A, 0x10
+_KEY, _VALUE = 0x0A, 0x12
+_CLOSED = 3
+_DIGESTS = 4
+_INT32 = 2**31
+_SHORTEST_KEY = 8
+UNKNOWN = -1
+_LEFT = -2
+
+
+def read_ledger_lists(values: pa.Array, *, with_entries: bool) -> tuple[LedgerLists, Numbers]:
+    """Read every node of a ``binary`` column that has the plain shape, and return the positions of all others.
+
+    An empty value is a list without ledgers.
+    """
+    parts = [_read(values[part], part.start, with_entries) for part in _slices(len(values), _NODES_AT_ONCE)]
+    columns = (np.concatenate([getattr(lists, name) for lists, _ in parts]) for name in LedgerLists.__slots__)
+    return LedgerLists(*columns), np.concatenate([left for _, left in parts])
+
+
+def find_ledgers(values: pa.Array, wanted: Numbers) -> tuple[Mask, Mask]:
+    """Return masks of the nodes that name one of these ledgers, and of the nodes without the plain shape.
+
+    ``values`` is a ``binary`` column. Only ids are read, so a node that names a ledger may still not be a list.
+    """
+    parts = [_find(values[part], wanted) for part in _slices(len(values), _NODES_AT_ONCE)]
+    return np.concatenate([found for found, _ in parts]), np.concatenate([left for _, left in parts])
+
+
+def _find(values: pa.Array, wanted: Numbers) -> tuple[Mask, Mask]:
+    data = ValueBytes(values)
+    found, left = np.zeros(len(values), np.bool_), ~data.valid
+    starts = _starts(data, left)
+    node = _nodes_of(starts, data)
+    for part in _slices(len(starts), _LEDGERS_AT_ONCE):
+        ledger_id, size, good = data.field(starts[part] + 2, _LEDGER_ID)
+        found[node[part][np.isin(ledger_id, wanted)]] = True
+        good &= (size != 0) & _begin_ledgers(data.pairs(starts[part]))
+        left[node[part][~good]] = True
+    return found, left
+
+
+def _read(values: pa.Array, first: int, with_entries: bool) -> tuple[LedgerLists, Numbers]:
+    data = ValueBytes(values)
+    failed = ~data.valid
+    starts = _starts(data, failed)
+    node = _nodes_of(starts, data)
+    columns = [_columns(data, starts[part], with_entries) for part in _slices(len(starts), _LEDGERS_AT_ONCE)]
+    ledger_id, entries, size, closed, good = (np.concatenate(column) for column in zip(*columns, strict=True))
+    # In ascending order no ledger is named twice, which the exact reader would refuse.
+    good[1:] &= (ledger_id[1:] > ledger_id[:-1]) | (node[1:] != node[:-1])
+    failed[node[~good]] = True
+    kept = ~failed[node]
+    found = LedgerLists(node[kept] + first, ledger_id[kept], entries[kept], size[kept], closed[kept])
+    return found, np.flatnonzero(failed) + first
+
+
+def _starts(data: ValueBytes, failed: Mask) -> Numbers:
+    """Return the places where each ledger of each list starts, ascending; all lists are followed in step.
+
+    `_begin_ledgers` decides whether a ledger does start there.
+    """
+    node = np.flatnonzero(~failed & (data.end > data.start))
+    at, end = data.start[node], data.end[node]
+    found = [at]
+    while len(at):
+        at = at + (data.pairs(at) >> _LENGTH_AT) + 2
+        more = at < end
+        if not more.all():
+            failed[node[at > end]] = True
+            node, at, end = node[more], at[more], end[more]
+        found.append(at)
+    return np.sort(np.concatenate(found))
+
+
+def _begin_ledgers(pairs: Any) -> Mask:
+    """Return True where two bytes are the tag of a ledger and a length of one byte."""
+    answer: Mask = ((pairs & 0xFF) == _LEDGER_INFO) & (pairs < _LONGEST << _LENGTH_AT)
+    return answer
+
+
+def _nodes_of(starts: Numbers, data: ValueBytes) -> Numbers:
+    """Return the position of the node in which each ledger starts."""
+    counts = np.diff(np.searchsorted(starts, data.start), append=len(starts))
+    return np.repeat(np.arange(len(data.start)), counts)
+
+
+def _slices(count: int, size: int) -> Iterator[slice]:
+    """Yield at least one slice, which may be empty."""
+    return (slice(start, start + size) for start in range(0, max(count, 1), size))
+
+
+def _columns(data: ValueBytes, start: Numbers, with_entries: bool) -> tuple[Numbers, Numbers, Numbers, Mask, Mask]:
+    """Return ids, entries, sizes, closed flags, and a mask of the ledgers that were understood whole."""
+    pairs = data.pairs(start)
+    stop = start + (pairs >> _LENGTH_AT) + 2
+    at = start + 2
+    ledger_id, size, good = data.field(at, _LEDGER_ID)
+    good &= (size != 0) & _begin_ledgers(pairs)
+    at += size
+    entries, size, ok = data.unjoined_field(at, _ENTRIES)
+    good &= ok
+    at += size
+    size_bytes, size, ok = data.field(at, _SIZE)
+    good &= ok
+    at += size
+    timestamp, size, ok = data.unjoined_field(at, _TIMESTAMP)
+    at += size
+    good &= ok & (at == stop)
+    return ledger_id, joined(entries) if with_entries else np.zeros_like(ledger_id), size_bytes, timestamp != 0, good
+
+
+@dataclass(frozen=True, slots=True)
+class PlainCursors:
+    """Ledgers that cursors' nodes name.
+
+    Attributes:
+        ledger_id: the cursor's ledger, `NO_LEDGER` if the node itself holds its position.
+        read: mask of the nodes that were read here; nothing is known of the others.
+    """
+
+    ledger_id: Numbers
+    read: Mask
+
+
+def read_plain_cursors(values: pa.Array) -> PlainCursors:
+    """Read every node of a ``binary`` column that has the plain shape."""
+    there, walk = walk_of_nodes(values)
+    ledger_id = walk.required(_LEDGER, or_minus_one=True)
+    walk.number(_MARK_DELETE_LEDGER, or_minus_one=True)
+    walk.number(_MARK_DELETE_ENTRY, or_minus_one=True)
+    for rows, deleted in walk.messages(_DELETED):
+        deleted.position(_LOWER)
+        deleted.position(_UPPER)
+        walk.demand(deleted.ended(), rows)
+    walk.number(_LAST_ACTIVE)
+    read = np.zeros(len(values), np.bool_)
+    found: Numbers = np.full(len(values), NO_LEDGER)
+    read[there], found[there] = walk.ended(), ledger_id
+    return PlainCursors(found, read)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainSchemas:
+    """Ledgers that schemas' nodes name, each ledger of a node once.
+
+    Attributes:
+        node: the node's position in the column, ascending.
+        read: mask of the nodes that were read here; nothing is known of the others.
+    """
+
+    node: Numbers
+    ledger_id: Numbers
+    read: Mask
+
+
+def read_plain_schemas(values: pa.Array) -> PlainSchemas:
+    """Read every node of a ``binary`` column that has the plain shape."""
+    there, walk = walk_of_nodes(values)
+    newest = walk.message(_INFO)
+    nodes, ledger_ids = [there], [_read_entry(newest)]
+    walk.demand(newest.ended())
+    for rows, version in walk.messages(_INDEX):
+        nodes.append(there[rows])
+        ledger_ids.append(_read_entry(version))
+        walk.demand(version.ended(), rows)
+    read = np.zeros(len(values), np.bool_)
+    read[there] = walk.ended()
+    return _distinct(np.concatenate(nodes), np.concatenate(ledger_ids), read)
+
+
+def _read_entry(entry: Walk) -> Numbers:
+    """Return the ledgers of entries of the index."""
+    entry.required(_VERSION)
+    ledger_id = entry.position(_POSITION)
+    _, _, has_hash = entry.piece(_HASH)
+    entry.demand(has_hash)
+    return ledger_id
+
+
+def _distinct(node: Numbers, ledger_id: Numbers, read: Mask) -> PlainSchemas:
+    kept = read[node] & (ledger_id != NO_LEDGER)
+    node, ledger_id = node[kept], ledger_id[kept]
+    order = np.lexsort((ledger_id, node))
+    node, ledger_id = node[order], ledger_id[order]
+    first = np.ones(len(node), np.bool_)
+    first[1:] = (node[1:] != node[:-1]) | (ledger_id[1:] != ledger_id[:-1])
+    return PlainSchemas(node[first], ledger_id[first], read)
+
+
+def ledger_lengths(nodes: pa.Array) -> tuple[Numbers, Mask]:
+    """Return the length of each ledger (`UNKNOWN` unless closed), and a mask of the nodes for the exact reader."""
+    parts = [_plain_lengths(ValueBytes(nodes[part])) for part in _slices(len(nodes), _NODES_AT_ONCE)]
+    lengths = np.concatenate(parts)
+    return lengths, lengths == _LEFT
+
+
+def _plain_lengths(data: ValueBytes) -> Numbers:
+    """Return lengths, `UNKNOWN` for ledgers that are not closed, and `_LEFT` for nodes without the plain shape."""
+    rows, walk = _below_header(data)
+    quorum, ensemble, length = (walk.required(tag) for tag in (_QUORUM, _ENSEMBLE, _LENGTH))
+    _, has_last_entry = walk.number(_LAST_ENTRY, or_minus_one=True)
+    state = walk.required(_STATE)
+    _read_segments(walk, ensemble)
+    digest, _ = walk.number(_DIGEST)
+    walk.piece(_PASSWORD)
+    ack_quorum, has_ack_quorum = walk.number(_ACK_QUORUM)
+    walk.number(_CTIME)
+    _read_custom_metadata(walk)
+    walk.number(_TOKEN)
+    ack_quorum = np.where(has_ack_quorum, ack_quorum, quorum)
+    fitting = (ack_quorum >= 1) & (ack_quorum <= quorum) & (quorum <= ensemble) & (ensemble < _INT32)
+    known = (state >= 1) & (state <= _CLOSED) & (digest <= _DIGESTS)
+    understood = walk.ended() & fitting & known & (has_last_entry | (state != _CLOSED))
+    lengths: Numbers = np.full(len(data.start), _LEFT)
+    lengths[rows] = np.where(understood, np.where(state == _CLOSED, length, UNKNOWN), _LEFT)
+    return lengths
+
+
+def _below_header(data: ValueBytes) -> tuple[Numbers, Walk]:
+    """Return the nodes with the header and the length that it announces, and a walk through the message of each."""
+    message = data.start + len(_HEADER)
+    length, size, good = lengths_at(data, message)
+    at = message + size
+    good &= data.valid & (at + length == data.end)
+    for offset in (0, 8, 16, len(_HEADER) - 8):
+        good &= data.words(data.start + offset) == int.from_bytes(_HEADER[offset : offset + 8], "little")
+    rows = np.flatnonzero(good)
+    return rows, Walk(data, at[rows], data.end[rows])
+
+
+def _read_segments(walk: Walk, ensemble: Numbers) -> None:
+    """Demand that each segment names a full ensemble, the first begins with entry 0, and the others ascend."""
+    previous: Numbers = np.full(len(ensemble), -1)
+    for rows, segment in walk.messages(_SEGMENT):
+        members = np.zeros_like(rows)
+        for some, member in segment.messages(_MEMBER):
+            members[some] += 1
+            segment.demand(member.is_ascii(), some)
+        first = segment.required(_FIRST_ENTRY)
+        before = previous[rows]
+        follows = np.where(before < 0, first == 0, first > before)
+        walk.demand(segment.ended() & (members == ensemble[rows]) & follows, rows)
+        previous[rows] = first
+    walk.demand(previous >= 0)
+
+
+def _read_custom_metadata(walk: Walk) -> None:
+    """Demand that each entry has a value and a key that no other entry has."""
+    earlier: list[Numbers] = []
+    for rows, entry in walk.messages(_CUSTOM):
+        start, length, has_key = entry.piece(_KEY)
+        _, _, has_value = entry.piece(_VALUE)
+        mark = np.zeros_like(walk.at)
+        mark[rows] = walk.data.mark(start, length)
+        unlike = np.ones(len(rows), np.bool_)
+        for other in earlier:
+            unlike &= mark[rows] != other[rows]
+        earlier.append(mark)
+        usual = has_key & has_value & (length >= _SHORTEST_KEY) & walk.data.are_ascii(start, start + length)
+        walk.demand(entry.ended() & usual & unlike, rows)

@@ -1,0 +1,1 @@
+"""Results of an audit: tables, summary, guards, plan and report."""

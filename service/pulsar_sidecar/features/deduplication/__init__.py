@@ -1,0 +1,1 @@
+"""Deduplication (PIP-6): stored state, policies, stuck cursors, and a check of brokers."""

@@ -1,0 +1,1 @@
+"""Commands of deduplication, and its policies of topics and namespaces (PIP-6)."""

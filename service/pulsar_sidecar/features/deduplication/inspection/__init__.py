@@ -1,0 +1,1 @@
+"""Inspection of deduplication, which publishes nothing to existing topics."""

@@ -1,0 +1,1 @@
+"""Inspection of an index: shown, counted, forecast and simulated; nothing is changed."""

@@ -1,0 +1,180 @@
+"""Streams of JSON lines: outcomes are sent while the request's lines still arrive.
+
+Invariants: every line that is not empty gets exactly one outcome, in order; an invalid line fails alone; a batch that
+fails is reported in its own lines, because the answer's status was sent long before.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from pydantic import TypeAdapter, ValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from pulsar_sidecar.features.delayed_messages.cancel.requests import Target
+from pulsar_sidecar.features.delayed_messages.http.requests import CancelLine
+from pulsar_sidecar.features.delayed_messages.results import CancellationStatus, Cause, MessageOutcome, Verdict
+from pulsar_sidecar.features.delayed_messages.selecting import SelectedBatch
+from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError, PermanentError, SidecarError
+
+LINES_AT_ONCE: Final = 5_000
+BATCHES_AT_ONCE: Final = 3
+MAX_LINE_BYTES: Final = 64 * 1024
+_MAX_PROBLEM: Final = 200
+
+MEDIA_TYPE: Final = "application/x-ndjson"
+
+Cancel = Callable[[Sequence[Target]], list[MessageOutcome]]
+_Work = Callable[[], bytes]
+_OUTCOME: Final = TypeAdapter(MessageOutcome)
+
+
+class LinesResponse(StreamingResponse):
+    """Response that is sent while the request's lines are still being read.
+
+    Starlette's own response waits for the caller's disconnect, and would consume the request's lines.
+    """
+
+    media_type = MEDIA_TYPE
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(ClientDisconnect):  # nobody reads the rest
+            await self.stream_response(send)
+
+
+async def carried_out(chunks: AsyncIterator[bytes], cancel: Cancel) -> AsyncIterator[bytes]:
+    """Cancel the messages of lines; return the outcomes, one line each, once the first lines have arrived.
+
+    Raises:
+        InvalidInputError: there are no lines.
+    """
+    batches = _batches(chunks)
+    lines: list[bytes] = await anext(batches, [])
+    if not any(line.strip() for line in lines):
+        raise InvalidInputError("the body has no lines; write one JSON object a line, with ledgerId and entryId")
+
+    async def works() -> AsyncIterator[_Work]:
+        first, batch = 1, lines
+        while batch:
+            yield partial(_batch, batch, first, cancel)
+            first += len(batch)
+            batch = await anext(batches, [])
+
+    return _in_order(works(), BATCHES_AT_ONCE)
+
+
+def selected_carried_out(
+    batches: Sequence[SelectedBatch], cancel: Callable[[SelectedBatch], list[MessageOutcome]]
+) -> AsyncIterator[bytes]:
+    """Cancel what a selection found; yield the outcomes, one line each, batch by batch.
+
+    One batch at a time, because each reads from the cursor how much room the previous one left.
+    """
+
+    async def works() -> AsyncIterator[_Work]:
+        first = 1
+        for batch in batches:
+            yield partial(_selected, batch, first, cancel)
+            first += len(batch)
+
+    return _in_order(works(), 1)
+
+
+async def _in_order(works: AsyncIterator[_Work], at_once: int) -> AsyncIterator[bytes]:
+    """Run at most ``at_once`` batches at a time, and yield their lines in order."""
+    running: deque[asyncio.Task[bytes]] = deque()
+    try:
+        async for work in works:
+            running.append(asyncio.create_task(run_in_threadpool(work)))
+            if len(running) >= at_once:
+                yield await running.popleft()
+        while running:
+            yield await running.popleft()
+    finally:
+        # After a disconnect, running batches still finish: a batch that is half done would help no caller.
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def _batches(chunks: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
+    lines: list[bytes] = []
+    rest = b""
+    async for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        lines += whole
+        if len(rest) > MAX_LINE_BYTES:
+            # No valid line is that long: keep enough of it to report that, and continue at its end.
+            rest = rest[: MAX_LINE_BYTES + 1]
+        while len(lines) >= LINES_AT_ONCE:
+            yield lines[:LINES_AT_ONCE]
+            del lines[:LINES_AT_ONCE]
+    if rest:
+        lines.append(rest)
+    if lines:
+        yield lines
+
+
+def _batch(lines: Sequence[bytes], first: int, cancel: Cancel) -> bytes:
+    outcomes: list[bytes] = [b""] * len(lines)
+    targets: list[Target] = []
+    indexes: list[int] = []
+    for index, line in enumerate(lines):
+        if not line.strip():
+            continue
+        try:
+            targets.append(_target(line))
+            indexes.append(index)
+        except InvalidInputError as error:
+            outcomes[index] = _failed(first + index, CancellationStatus.REFUSED, Cause.INVALID, error)
+    numbers = [first + index for index in indexes]
+    for index, outcome in zip(indexes, _outcomes(numbers, lambda: cancel(targets)), strict=True):
+        outcomes[index] = outcome
+    return b"".join(outcomes)
+
+
+def _selected(batch: SelectedBatch, first: int, cancel: Callable[[SelectedBatch], list[MessageOutcome]]) -> bytes:
+    numbers = range(first, first + len(batch))
+    return b"".join(_outcomes(numbers, lambda: cancel(batch)))
+
+
+def _target(line: bytes) -> Target:
+    if len(line) > MAX_LINE_BYTES:
+        raise InvalidInputError(f"the line is longer than {MAX_LINE_BYTES} bytes")
+    try:
+        return CancelLine.model_validate_json(line).checked_target()
+    except ValidationError as error:
+        problem = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(str(part) for part in problem["loc"])
+        raise InvalidInputError(f"{place}: {problem['msg']}"[:_MAX_PROBLEM].removeprefix(": ")) from error
+
+
+def _outcomes(numbers: Sequence[int], cancel: Callable[[], list[MessageOutcome]]) -> list[bytes]:
+    if not numbers:
+        return []
+    try:
+        outcomes = cancel()
+    except NotFoundError as error:
+        return [_failed(number, CancellationStatus.NOT_FOUND, Cause.NO_TOPIC, error) for number in numbers]
+    except PermanentError as error:
+        return [_failed(number, CancellationStatus.REFUSED, Cause.BROKER, error) for number in numbers]
+    except SidecarError as error:
+        # Some may be in the log, or acknowledged on one of several subscriptions or partitions.
+        return [_failed(number, CancellationStatus.UNKNOWN, Cause.BROKER, error) for number in numbers]
+    # Not dataclasses.replace, which takes three times as long.
+    return [
+        _line(MessageOutcome(number, one.cancellation_id, one.topic, one.cancelled, one.verdicts, one.warnings))
+        for one, number in zip(outcomes, numbers, strict=True)
+    ]
+
+
+def _failed(number: int, proof: CancellationStatus, cause: Cause, error: SidecarError) -> bytes:
+    return _line(MessageOutcome(number, None, None, False, (Verdict(None, proof, cause, str(error)),), ()))
+
+
+def _line(outcome: MessageOutcome) -> bytes:
+    return _OUTCOME.dump_json(outcome) + b"\n"

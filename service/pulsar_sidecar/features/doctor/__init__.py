@@ -1,0 +1,1 @@
+"""Checks of a cluster against the sidecar's needs, for new operators."""

@@ -1,0 +1,1 @@
+"""Proof that a topic holds no message twice: rows of its entries, rules, and tables of whole tenants."""

@@ -1,0 +1,411 @@
+"""Embedded engine: an extract's row groups on the processors of one machine.
+
+Memory grows with the producers of each row group, and with suspects by 8 bytes for each: they are in parts on a disk,
+and each part is judged by itself.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_sidecar.features.duplicates.extracts.judging import (
+    COUNTED_AS,
+    KINDS,
+    SUMMED,
+    UNPROVEN,
+    demand_counted,
+    demand_order,
+    earlier_rows,
+    findings_of,
+    judge_topics,
+    out_of_order,
+)
+from pulsar_sidecar.features.duplicates.extracts.results import DuplicateCounts
+from pulsar_sidecar.features.duplicates.extracts.row_groups import (
+    PLACE,
+    SUMMARY_COLUMNS,
+    SUSPECT_COLUMNS,
+    Mask,
+    Numbers,
+    ProducerRows,
+    ProducerState,
+    TopicProducer,
+    highest_before,
+    rows_with_ids,
+    starts_of,
+    summarise,
+    suspects_of,
+    topic_parts,
+)
+from pulsar_sidecar.features.duplicates.extracts.running import (
+    ORDER_OF_FINDINGS,
+    ORDER_OF_PRODUCERS,
+    SHOWN_ROWS,
+    ReportRows,
+    WrittenTables,
+)
+from pulsar_sidecar.features.duplicates.extracts.tables import (
+    FINDINGS,
+    PRODUCERS,
+    SCHEMAS,
+    SUMMARIES,
+    TOPIC_PARTS,
+    TOPIC_SUMS,
+    TOPICS,
+)
+from pulsar_sidecar.features.duplicates.verify import TopicResult
+from pulsar_sidecar.model.ledgers import UnseenCause
+from pulsar_sidecar.reports.documents import Engine
+from pulsar_sidecar.reports.formatting import Row, format_count
+from pulsar_sidecar.reports.ports import TablesOutput
+
+Worked = TypeVar("Worked")
+Columns = Mapping[str, npt.NDArray[np.generic]]
+
+_SUSPECTS_OF_A_PART: Final = 1_000_000
+_MOST_PARTS: Final = 256
+"""Each part keeps two files open, and many systems allow a process 1,024."""
+_MOST_IDS_HELD: Final = 16_000_000
+_COMPARED: Final = ("producer", "sequence_id", "row", "payload_hash", "is_read")
+
+
+class ExtractTables(Protocol):
+    """Opened extract; every file matches its manifest."""
+
+    @property
+    def row_groups(self) -> int:
+        """Number of row groups of the table of messages, numbered in the order of its rows."""
+
+    def each(
+        self, numbers: Sequence[int], columns: Sequence[str], work: Callable[[int, pa.Table], Worked]
+    ) -> Iterator[Worked]:
+        """Yield the results of work on these row groups in order, maybe from several at once."""
+
+    def table(self, name: str, columns: Sequence[str]) -> pa.Table:
+        """Return one of the small tables, whole."""
+
+
+class Scratch(Protocol):
+    """Temporary storage of rows."""
+
+    def add(self, name: str, rows: pa.RecordBatch) -> None:
+        """Add rows under a name."""
+
+    def take(self, name: str) -> pa.Table | None:
+        """Return all rows under a name; None if there are none."""
+
+
+@dataclass(slots=True)
+class _Summaries:
+    """Merged `tables.SUMMARIES` of all row groups, ordered by producer and row group.
+
+    Attributes:
+        numbers: number of each producer, counted from 0 in order of appearance.
+        of: number of each row's producer.
+        is_first: mask of the rows that are the first of their producer.
+    """
+
+    numbers: dict[TopicProducer, int]
+    producers: list[TopicProducer]
+    of: Numbers
+    is_first: Mask
+    columns: dict[str, Numbers]
+
+    @classmethod
+    def together(cls, answer: Sequence[ProducerRows]) -> "_Summaries":
+        numbers: dict[TopicProducer, int] = {}
+        nothing = np.zeros(0, np.int64)
+        of = np.concatenate([nothing, *(_numbered(each, numbers) for each in answer)])
+        names = [name for name in SUMMARIES.names if name not in TopicProducer._fields]
+        columns = {name: np.concatenate([nothing, *(each.columns[name] for each in answer)]) for name in names}
+        order = np.lexsort((columns["row_group"], of))
+        of = of[order]
+        ordered = {name: values[order] for name, values in columns.items()}
+        return cls(numbers, list(numbers), of, starts_of(of), ordered)
+
+    def carry(self) -> tuple[dict[int, dict[TopicProducer, ProducerState]], dict[tuple[int, TopicProducer], int]]:
+        """Return the producers whose ids do not rise, by row group; for all others, complete the gaps.
+
+        Also return the places of their rows here, by row group and producer.
+        """
+        columns, is_first = self.columns, self.is_first
+        highest = highest_before(columns["highest"], is_first)
+        first, is_last = columns["first_sequence_id"], np.roll(is_first, -1)
+        is_suspect = (columns["falls"] > 0) | (~is_first & (columns["lowest"] <= highest))
+        columns["gaps"] += ~is_suspect & ~is_first & (first > highest) & (first - 1 > highest)
+        columns["gaps"][is_suspect] = 0
+        before, after = np.roll(columns["last_sequence_id"], 1), np.roll(first, -1)
+        found: defaultdict[int, dict[TopicProducer, ProducerState]] = defaultdict(dict)
+        places = {}
+        for place in np.flatnonzero(is_suspect).tolist():
+            is_new, group, producer = is_first[place], int(columns["row_group"][place]), self.producers[self.of[place]]
+            places[group, producer] = place
+            found[group][producer] = ProducerState(
+                None if is_new else int(highest[place]),
+                None if is_new else int(before[place]),
+                None if is_last[place] else int(after[place]),
+            )
+        return dict(sorted(found.items())), places
+
+
+@dataclass(slots=True)
+class _Suspects:
+    """Suspects of the second look.
+
+    Attributes:
+        parts: number of parts on the disk; all rows of an id are in the same.
+        lowest: lowest id of each producer's suspects; ``highest``: the highest one.
+        ids: fingerprints, ascending; None if there are too many to hold.
+    """
+
+    parts: int
+    lowest: Numbers
+    highest: Numbers
+    ids: Numbers | None
+
+
+@dataclass(slots=True)
+class _Found:
+    """Written findings: their counts, and the first of them."""
+
+    counts: npt.NDArray[np.int64]
+    first: pa.Table = field(default_factory=FINDINGS.empty_table)
+
+
+class EmbeddedEngine:
+    """Engine that finds and writes on one machine."""
+
+    kind = Engine.EMBEDDED
+
+    def __init__(
+        self,
+        extract: ExtractTables,
+        open_output: Callable[[Mapping[str, pa.Schema]], AbstractContextManager[TablesOutput]],
+        open_scratch: Callable[[], AbstractContextManager[Scratch]],
+        report: Callable[[str], None],
+    ) -> None:
+        self._extract = extract
+        self._open_output = open_output
+        self._open_scratch = open_scratch
+        self._report = report
+
+    @contextmanager
+    def write(self) -> Iterator[WrittenTables]:
+        """See `DuplicatesEngine.write`."""
+        looks = self._extract.each(
+            range(self._extract.row_groups),
+            SUMMARY_COLUMNS,
+            lambda number, table: (summarise(number, table), topic_parts(number, table)),
+        )
+        answer = list(looks)
+        parts = pa.Table.from_batches([part for _, part in answer], TOPIC_PARTS)
+        demand_order(out_of_order(parts))
+        summaries = _Summaries.together([summary for summary, _ in answer])
+        with self._open_output(SCHEMAS) as output, self._open_scratch() as scratch:
+            found = _Found(np.zeros((len(summaries.producers), len(KINDS)), np.int64))
+            carried, places = summaries.carry()
+            if carried:
+                suspects = self._suspects(summaries, carried, places, scratch)
+                self._look_for_ids(summaries, suspects, scratch)
+                for part in range(suspects.parts):
+                    _judge(part, summaries.producers, scratch, found, output)
+            producers = _producers_table(summaries, found.counts)
+            topics = self._topics(parts, producers)
+            for table, rows in (("producers", producers), ("topics", topics)):
+                for batch in rows.to_batches():
+                    output.write(table, batch)
+            files = {file.path: file.sha256 for file in output.close_tables()}
+            shown = ReportRows(found.first.to_pylist(), _most_findings(producers), _not_clean(topics))
+            yield WrittenTables(output, files, _counts(producers, topics, found.counts), shown)
+
+    def _suspects(
+        self,
+        summaries: _Summaries,
+        carried: Mapping[int, Mapping[TopicProducer, ProducerState]],
+        places: Mapping[tuple[int, TopicProducer], int],
+        scratch: Scratch,
+    ) -> _Suspects:
+        """Look again at the row groups where ids do not rise, and store the suspects."""
+        numbers, columns = summaries.numbers, summaries.columns
+        rows = int(columns["messages"][list(places.values())].sum())
+        parts = min(rows // _SUSPECTS_OF_A_PART + 1, _MOST_PARTS)
+        lowest = np.full(len(numbers), np.iinfo(np.int64).max)
+        highest = np.full(len(numbers), np.iinfo(np.int64).min)
+        ids: list[Numbers] = []
+        count = 0
+        answers = self._extract.each(
+            list(carried), SUSPECT_COLUMNS, lambda number, table: suspects_of(number, table, carried[number])
+        )
+        for group, (answer, gaps) in zip(carried, answers, strict=True):
+            for producer, gap in gaps.items():
+                columns["gaps"][places[group, producer]] = gap
+            of, sequence_id = _numbered(answer, numbers), answer.columns["sequence_id"]
+            np.minimum.at(lowest, of, sequence_id)
+            np.maximum.at(highest, of, sequence_id)
+            kept = {name: answer.columns[name] for name in ("row", "highest", "may_begin_epoch")}
+            _put_aside(scratch, "suspects", parts, answer.columns["fingerprint"], kept)
+            count += len(of)
+            if count <= _MOST_IDS_HELD:
+                ids.append(answer.columns["fingerprint"])
+        self._report(f"found {format_count(count, 'message')} whose sequence id does not rise; looking for their ids")
+        held = np.unique(np.concatenate(ids)) if count <= _MOST_IDS_HELD else None
+        return _Suspects(parts, lowest, highest, held)
+
+    def _look_for_ids(self, summaries: _Summaries, suspects: _Suspects, scratch: Scratch) -> None:
+        """Store every row that has the id of a suspect, including the suspects."""
+        columns, of = summaries.columns, summaries.of
+        may_have = (columns["lowest"] <= suspects.highest[of]) & (columns["highest"] >= suspects.lowest[of])
+        bounds: defaultdict[int, dict[TopicProducer, tuple[int, int]]] = defaultdict(dict)
+        for place in np.flatnonzero(may_have).tolist():
+            producer = of[place]
+            about = (int(suspects.lowest[producer]), int(suspects.highest[producer]))
+            bounds[int(columns["row_group"][place])][summaries.producers[producer]] = about
+        answers = self._extract.each(
+            sorted(bounds),
+            SUSPECT_COLUMNS,
+            lambda number, table: rows_with_ids(number, table, bounds[number], suspects.ids),
+        )
+        for answer in answers:
+            kept = {"producer": _numbered(answer, summaries.numbers), **answer.columns}
+            _put_aside(scratch, "stored", suspects.parts, kept.pop("fingerprint"), kept)
+
+    def _topics(self, parts: pa.Table, producers: pa.Table) -> pa.Table:
+        ledgers = self._extract.table("ledgers", ["topic", "messages"])
+        unseen = self._extract.table("unseen", ["topic", "cause"])
+        is_trimmed = pc.equal(unseen.column("cause"), UnseenCause.TRIMMED.value)
+        sums = [
+            _topic_sums(parts.column("topic"), rows=parts.column("rows"), markers=parts.column("markers")),
+            _topic_sums(ledgers.column("topic"), counted=ledgers.column("messages")),
+            _topic_sums(
+                unseen.column("topic"),
+                unseen_ranges=pc.cast(pc.invert(is_trimmed), pa.int64()),
+                trimmed_ranges=pc.cast(is_trimmed, pa.int64()),
+            ),
+            _topic_sums(
+                producers.column("topic"),
+                messages=producers.column("messages"),
+                unopened_batches=producers.column("unopened_batches"),
+                producers=pa.array(np.ones(producers.num_rows, np.int64)),
+                findings=pa.array(_findings_of(producers)),
+            ),
+        ]
+        grouped = pa.concat_tables(sums).group_by("topic").aggregate([(name, "sum") for name in SUMMED])
+        summed = grouped.select(["topic", *(f"{name}_sum" for name in SUMMED)]).rename_columns(["topic", *SUMMED])
+        miscounted = summed.filter(pc.not_equal(summed.column("rows"), summed.column("counted")))
+        demand_counted([tuple(row.values()) for row in miscounted.select(["topic", "rows", "counted"]).to_pylist()])
+        ordered = summed.sort_by("topic").cast(TOPIC_SUMS)
+        return pa.Table.from_batches([judge_topics(batch) for batch in ordered.to_batches()], TOPICS)
+
+
+# --- between row groups --------------------------------------------------------------------------------------------
+
+
+def _numbered(answer: ProducerRows, numbers: dict[TopicProducer, int]) -> Numbers:
+    """Return each row's producer by a number that is the same in all row groups; new producers get the next number."""
+    of = np.array([numbers.setdefault(each, len(numbers)) for each in answer.producers], np.int64)
+    return of[answer.of]
+
+
+def _put_aside(scratch: Scratch, name: str, parts: int, ids: Numbers, columns: Columns) -> None:
+    part_of = ids.view(np.uint64) % np.uint64(parts)
+    for part in np.unique(part_of).tolist():
+        chosen = part_of == part
+        arrays = [pa.array(values[chosen]) for values in columns.values()]
+        scratch.add(f"{name}-{part}", pa.RecordBatch.from_arrays(arrays, list(columns)))
+
+
+def _judge(
+    part: int, producers: Sequence[TopicProducer], scratch: Scratch, found: _Found, output: TablesOutput
+) -> None:
+    """Write the findings of one part."""
+    aside, stored = scratch.take(f"suspects-{part}"), scratch.take(f"stored-{part}")
+    if aside is None or stored is None:
+        return
+    rows = {name: stored.column(name).to_numpy() for name in stored.schema.names}
+    order = np.argsort(rows["row"])
+    rows = {name: values[order] for name, values in rows.items()}
+    about = {name: aside.column(name).to_numpy() for name in aside.schema.names}
+    place = np.searchsorted(rows["row"], about["row"])
+    earlier = earlier_rows(place, *(rows[name] for name in _COMPARED))
+    first, same = (_places(rows["row"], each) for each in (earlier.any_payload, earlier.same_payload))
+    every, kinds, columns = findings_of(
+        {**{name: values[place] for name, values in rows.items()}, **about},
+        earlier,
+        {name: (rows[name][first], rows[name][same]) for name in PLACE},
+    )
+    of = rows["producer"][place][every]
+    np.add.at(found.counts, (of, kinds), 1)
+    batch = ProducerRows(producers, of, columns).batch(FINDINGS)
+    output.write("findings", batch)
+    ascending = [(name, "ascending") for name in ORDER_OF_FINDINGS]
+    together = pa.concat_tables([found.first, pa.Table.from_batches([batch])]).sort_by(ascending)
+    found.first = together.slice(0, SHOWN_ROWS).combine_chunks()
+
+
+def _places(ascending: Numbers, numbers: Numbers) -> Numbers:
+    """Return the places of these numbers, and any place for absent ones."""
+    return np.minimum(np.searchsorted(ascending, numbers), len(ascending) - 1)
+
+
+# --- tables --------------------------------------------------------------------------------------------------------
+
+
+def _producers_table(summaries: _Summaries, counts: npt.NDArray[np.int64]) -> pa.Table:
+    if not len(summaries.of):
+        return PRODUCERS.empty_table()
+    columns, starts = summaries.columns, np.flatnonzero(summaries.is_first)
+    ends = np.append(starts[1:], len(summaries.of)) - 1
+    answer = {
+        **{
+            name: np.add.reduceat(columns[name], starts)
+            for name in ("messages", "transactional", "unopened", "unopened_batches", "gaps")
+        },
+        **{name: columns[name][starts] for name in ("first_sequence_id", "first_publish_ms")},
+        **{name: columns[name][ends] for name in ("last_sequence_id", "last_publish_ms")},
+        "highest": np.maximum.reduceat(columns["highest"], starts),
+        **{name: counts[:, place] for place, name in enumerate(COUNTED_AS)},
+    }
+    batch = ProducerRows(summaries.producers, np.arange(len(starts)), answer).batch(PRODUCERS)
+    return pa.Table.from_batches([batch]).sort_by([(name, "ascending") for name in ORDER_OF_PRODUCERS])
+
+
+def _topic_sums(topics: pa.Array | pa.ChunkedArray, **sums: pa.Array | pa.ChunkedArray) -> pa.Table:
+    zeros = pa.array(np.zeros(len(topics), np.int64))
+    return pa.table({"topic": topics, **{name: sums.get(name, zeros) for name in SUMMED}})
+
+
+def _findings_of(producers: pa.Table) -> Numbers:
+    counted = [producers.column(name).to_numpy() for name in COUNTED_AS]
+    findings: Numbers = np.sum(counted, axis=0, dtype=np.int64)
+    return findings
+
+
+def _most_findings(producers: pa.Table) -> Sequence[Row]:
+    counted = producers.append_column("findings", pa.array(_findings_of(producers)))
+    order = [("findings", "descending"), *((name, "ascending") for name in ORDER_OF_PRODUCERS)]
+    wrong = counted.filter(pc.greater(counted.column("findings"), 0)).sort_by(order)
+    return wrong.slice(0, SHOWN_ROWS).to_pylist()
+
+
+def _not_clean(topics: pa.Table) -> Sequence[Row]:
+    wrong = topics.filter(pc.not_equal(topics.column("verdict"), TopicResult.CLEAN.value))
+    return wrong.sort_by([("findings", "descending"), ("topic", "ascending")]).slice(0, SHOWN_ROWS).to_pylist()
+
+
+def _counts(producers: pa.Table, topics: pa.Table, counts: npt.NDArray[np.int64]) -> DuplicateCounts:
+    of_kinds, summed = counts.sum(axis=0).tolist(), ("rows", "markers", "messages", "unopened_batches")
+    return DuplicateCounts(
+        topics_with_findings=int(np.count_nonzero(topics.column("findings").to_numpy())),
+        topics_not_proven=int(np.count_nonzero(sum(topics.column(name).to_numpy() for name in UNPROVEN))),
+        producers=producers.num_rows,
+        gaps=int(producers.column("gaps").to_numpy().sum()),
+        findings={kind.value: count for kind, count in zip(KINDS, of_kinds, strict=True)},
+        **{name: int(topics.column(name).to_numpy().sum()) for name in summed},
+    )

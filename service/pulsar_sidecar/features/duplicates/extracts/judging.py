@@ -1,0 +1,148 @@
+"""Judgement of each suspect, given the earlier rows with its id: the rules of `findings`, by column.
+
+It also judges each topic, from sums that either engine makes of several tables.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from pulsar_sidecar.features.duplicates.extracts.row_groups import PLACE, Mask, Numbers, ascends, starts_of
+from pulsar_sidecar.features.duplicates.extracts.tables import TOPIC_SUMS, TOPICS
+from pulsar_sidecar.features.duplicates.rows import FindingKind, MessageKind
+from pulsar_sidecar.features.duplicates.verify import TopicResult
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.reports.formatting import format_count
+
+NOWHERE: Final = np.iinfo(np.int64).max
+KINDS: Final = tuple(FindingKind)
+COUNTED_AS: Final = ("duplicates", "reused", "repeated", "going_back", "epochs")
+"""Columns of `tables.PRODUCERS` that count `KINDS`."""
+_MESSAGE_KINDS: Final = [kind.name.lower() for kind in MessageKind]
+_AS_THEY_ARE: Final = ("sequence_id", *PLACE, "publish_time_ms", "highest")
+_DUPLICATE, _REUSED, _REPEATED, _GOING_BACK, _EPOCH = range(len(KINDS))
+
+SUMMED: Final = tuple(TOPIC_SUMS.names[1:])
+UNPROVEN: Final = ("unopened_batches", "unseen_ranges")
+"""Sums that must be 0 for a topic to be proven clean."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRows:
+    """First rows, of all rows, that have the id of each suspect; `NOWHERE` where there is none.
+
+    Attributes:
+        any_payload: first row with any payload.
+        unread: first row whose payload was not read.
+        same_payload: first row whose payload was read and has the same hash.
+    """
+
+    any_payload: Numbers
+    unread: Numbers
+    same_payload: Numbers
+
+
+def earlier_rows(
+    places: Numbers, producer: Numbers, sequence_id: Numbers, row: Numbers, payload_hash: Numbers, is_read: Mask
+) -> FirstRows:
+    """Return the rows to compare with the rows at these places, among stored rows in any order."""
+    order = np.lexsort((row, payload_hash, ~is_read, sequence_id, producer))
+    row, is_read = row[order], is_read[order]
+    new_id = starts_of(producer[order]) | starts_of(sequence_id[order])
+    new_payload = new_id | starts_of(payload_hash[order]) | starts_of(is_read)
+    unread = np.where(is_read, NOWHERE, row)
+    found = (
+        _least(row, new_id),
+        _least(unread, new_id),
+        np.where(is_read, _least(row, new_payload), NOWHERE),
+    )
+    back = np.empty(len(order), np.int64)
+    back[order] = np.arange(len(order))
+    return FirstRows(*(each[back[places]] for each in found))
+
+
+def _least(numbers: Numbers, is_start: Mask) -> Numbers:
+    """Return, for each number, the least one from the last start up to the next."""
+    starts = np.flatnonzero(is_start)
+    if not len(starts):
+        return numbers
+    least: Numbers = np.minimum.reduceat(numbers, starts)[np.cumsum(is_start) - 1]
+    return least
+
+
+def findings_of(
+    suspects: Mapping[str, Any], earlier: FirstRows, places: Mapping[str, tuple[Numbers, Numbers]]
+) -> tuple[Numbers, Numbers, dict[str, pa.Array]]:
+    """Return the suspects' positions and `KINDS`, and the columns of `tables.FINDINGS` without the producers.
+
+    Each suspect is one finding, and another where it begins an epoch. ``suspects`` has columns of `tables.SUSPECTS`,
+    and ``places`` has those of the places of ``earlier.any_payload`` and ``earlier.same_payload``.
+    """
+    row = suspects["row"]
+    kind = np.where(earlier.unread < row, _REPEATED, _REUSED)
+    kind = np.where(earlier.same_payload < row, _DUPLICATE, kind)
+    kind = np.where(suspects["is_read"], kind, _REPEATED)
+    kind = np.where(earlier.any_payload < row, kind, _GOING_BACK)
+    epochs = np.flatnonzero(suspects["may_begin_epoch"] & (kind != _DUPLICATE))
+    every = np.append(np.arange(len(kind)), epochs)
+    is_same, is_alone = (kind == _DUPLICATE)[every], (kind == _GOING_BACK)[every]
+    is_alone[len(kind) :] = True
+    kinds = np.append(kind, np.full(len(epochs), _EPOCH))
+    columns = {
+        "finding": pa.array([each.value for each in KINDS]).take(pa.array(kinds)),
+        "message_kind": pa.array(_MESSAGE_KINDS).take(pa.array(suspects["message_kind"][every])),
+        **{name: pa.array(suspects[name][every]) for name in _AS_THEY_ARE},
+        **{
+            f"earlier_{name}": pa.array(np.where(is_same, same[every], any_payload[every]), mask=is_alone)
+            for name, (any_payload, same) in places.items()
+        },
+    }
+    return every, kinds, columns
+
+
+# --- topics --------------------------------------------------------------------------------------------------------
+
+
+def judge_topics(sums: pa.RecordBatch) -> pa.RecordBatch:
+    """Turn `tables.TOPIC_SUMS`, with one row for each topic, into `tables.TOPICS`."""
+    findings, *unproven = (sums.column(name).to_numpy() for name in ("findings", *UNPROVEN))
+    verdict = np.where(sum(unproven) > 0, TopicResult.NOT_PROVEN.value, TopicResult.CLEAN.value)
+    verdict = np.where(findings > 0, TopicResult.FINDINGS.value, verdict)
+    columns = [sums.column(name) for name in TOPICS.names[:-1]]
+    return pa.RecordBatch.from_arrays([*columns, pa.array(verdict)], schema=TOPICS)
+
+
+def demand_counted(topics: Sequence[tuple[str, int, int]]) -> None:
+    """Refuse an extract in which a topic's rows differ from its own count.
+
+    Raises:
+        InvalidInputError: there is such a topic; the text has its name, rows and count.
+    """
+    for topic, rows, counted in topics:
+        raise InvalidInputError(
+            f"the extract has {format_count(rows, 'message')} of {topic} and counts {counted:,} itself; "
+            "extract the messages again"
+        )
+
+
+def demand_order(topics: Sequence[str]) -> None:
+    """Refuse an extract in which a topic's rows are not in the order of its log.
+
+    Raises:
+        InvalidInputError: there is such a topic.
+    """
+    for topic in topics:
+        raise InvalidInputError(f"the messages of {topic} are not in the order of its log; extract the messages again")
+
+
+def out_of_order(parts: pa.Table) -> list[str]:
+    """Return the topics of `tables.TOPIC_PARTS` with rows out of order, within a row group or from one to the next."""
+    ordered = parts.sort_by([("topic", "ascending"), ("row_group", "ascending")])
+    topics = ordered.column("topic").combine_chunks().dictionary_encode()
+    is_first = starts_of(topics.indices.to_numpy())
+    first, last = ([ordered.column(f"{end}_{name}").to_numpy() for name in PLACE] for end in ("first", "last"))
+    wrong = ~ordered.column("in_order").to_numpy() | ~(is_first | ascends(first, last))
+    return sorted(set(ordered.column("topic").take(pa.array(np.flatnonzero(wrong))).to_pylist()))

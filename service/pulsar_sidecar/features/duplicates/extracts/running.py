@@ -1,0 +1,118 @@
+"""Search of an opened extract, up to its summary and report, the same on both engines.
+
+Invariant: the tables appear all at once or not at all, and only of a complete extract.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from msgspec import structs
+
+from pulsar_sidecar.features.duplicates.extracts.results import (
+    DuplicateCounts,
+    DuplicatesSummary,
+    conclude,
+    unseen_parts,
+)
+from pulsar_sidecar.features.duplicates.manifests import ExtractManifest
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.reports.documents import SUMMARY_NAME, Engine
+from pulsar_sidecar.reports.formatting import Row, format_count
+from pulsar_sidecar.reports.pages import REPORT_NAME, page_environment
+from pulsar_sidecar.reports.ports import UnfinishedDirectory
+
+SHOWN_ROWS: Final = 50
+ORDER_OF_FINDINGS: Final = ("topic", "ledger_id", "entry_id", "batch_index", "finding")
+ORDER_OF_PRODUCERS: Final = ("topic", "producer", "replicated_from")
+"""Order of producers with the same number of findings; the most findings are first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRows:
+    """Rows that a report shows, at most `SHOWN_ROWS` of each table.
+
+    Attributes:
+        findings: findings in `ORDER_OF_FINDINGS`.
+        producers: producers with findings, the most findings first, then in `ORDER_OF_PRODUCERS`.
+        topics: topics that are not clean, the most findings first, then by name.
+    """
+
+    findings: Sequence[Row] = ()
+    producers: Sequence[Row] = ()
+    topics: Sequence[Row] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTables:
+    """Written tables; ``files`` are their digests by their names."""
+
+    output: UnfinishedDirectory
+    files: Mapping[str, str]
+    counts: DuplicateCounts
+    shown: ReportRows
+
+
+class DuplicatesEngine(Protocol):
+    """Part of a search that each engine does in its own way."""
+
+    kind: Engine
+
+    def write(self) -> AbstractContextManager[WrittenTables]:
+        """Find duplicates and write `tables.SCHEMAS`; `InvalidInputError` if the extract does not match its manifest.
+
+        Leaving the context without `UnfinishedDirectory.finish` leaves nothing behind.
+        """
+
+
+def find_duplicates(
+    engine: DuplicatesEngine, manifest: ExtractManifest, sha256: str, *, tool_version: str, place: str
+) -> DuplicatesSummary:
+    """Search an extract; after `InvalidInputError` (it is not complete) nothing is left behind.
+
+    Args:
+        engine: engine that has opened the extract.
+        manifest: manifest of the extract, which all its files match.
+        sha256: digest of the manifest.
+        tool_version: version for the summary.
+        place: output directory as its user wrote it.
+    """
+    with engine.write() as written:
+        counts = written.counts
+        if counts.rows != manifest.messages:
+            raise InvalidInputError(
+                f"the extract has {format_count(counts.rows, 'message')}, and its manifest counts "
+                f"{manifest.messages:,}; "
+                "extract the messages again"
+            )
+        summary = DuplicatesSummary(
+            engine=engine.kind,
+            tool_version=tool_version,
+            extract_sha256=sha256,
+            scope=manifest.scope,
+            source=manifest.source,
+            instance_id=manifest.instance_id,
+            extract_times=manifest.machine_times,
+            topics=manifest.topics,
+            unseen=unseen_parts(manifest.unseen, counts.unopened_batches),
+            **structs.asdict(counts),
+            files=written.files,
+        )
+        written.output.write_text(REPORT_NAME, _report(summary, written.shown, place))
+        written.output.finish(SUMMARY_NAME, summary.document())
+    return summary
+
+
+def _report(summary: DuplicatesSummary, shown: ReportRows, place: str) -> str:
+    """Render one page that contains everything, with the unseen entries right below the verdict."""
+    environment = page_environment("pulsar_sidecar.features.duplicates.extracts")
+    environment.filters |= {"place": _place}
+    page = environment.get_template("duplicates.html.j2")
+    return page.render(summary=summary, shown=shown, conclusion=conclude(summary, place))
+
+
+def _place(row: Row, prefix: str = "") -> str:
+    """Format ``ledger:entry:batch index`` of a finding, or of the earlier message."""
+    parts = [row[f"{prefix}{name}"] for name in ("ledger_id", "entry_id", "batch_index")]
+    return "-" if parts[0] is None else ":".join(map(str, parts))

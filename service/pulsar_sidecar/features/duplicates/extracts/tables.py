@@ -1,0 +1,73 @@
+"""Tables of findings, and the intermediate tables that lead to them.
+
+A ``row`` counts through an extract: its row group's number times `ROWS_OF_A_GROUP`, plus its place in the group.
+"""
+
+from typing import Final
+
+from pulsar_sidecar.reports.schemas import schema_of
+
+ROWS_OF_A_GROUP: Final = 1 << 32
+_PRODUCER: Final = "topic string not null, producer string, replicated_from string"
+_PLACE: Final = "ledger_id bigint, entry_id bigint, batch_index bigint"
+
+FINDINGS: Final = schema_of(f"""
+    {_PRODUCER}, finding string not null, sequence_id bigint not null, {_PLACE}, message_kind string not null,
+    publish_time_ms bigint not null, highest bigint not null, earlier_ledger_id bigint, earlier_entry_id bigint,
+    earlier_batch_index bigint
+""")
+"""Row of each finding (`findings.Finding`); ``finding`` is a `FindingKind`, ``message_kind`` a `MessageKind`.
+
+``highest`` is the highest id of the producer before it; ``earlier_*`` is the message before it with the same id."""
+
+PRODUCERS: Final = schema_of(f"""
+    {_PRODUCER}, messages bigint not null, transactional bigint not null, unopened bigint not null,
+    unopened_batches bigint not null, gaps bigint not null, first_sequence_id bigint not null,
+    last_sequence_id bigint not null, highest bigint not null,
+    first_publish_ms bigint not null, last_publish_ms bigint not null, duplicates bigint not null,
+    reused bigint not null, repeated bigint not null, going_back bigint not null, epochs bigint not null
+""")
+"""Row of each producer of a topic (`findings.ProducerCounts`), with the number of its findings of each kind."""
+
+TOPICS: Final = schema_of("""
+    topic string not null, rows bigint not null, markers bigint not null, messages bigint not null,
+    producers bigint not null, findings bigint not null, unopened_batches bigint not null,
+    unseen_ranges bigint not null, trimmed_ranges bigint not null, verdict string not null
+""")
+"""Row of each topic; ``verdict`` is a `TopicResult`. ``rows`` counts the rows of the extract, ``messages`` those that
+were judged; trimmed entries are no longer in the topic and do not count against it."""
+
+TOPIC_SUMS: Final = schema_of("""
+    topic string not null, rows bigint, markers bigint, counted bigint, messages bigint, producers bigint,
+    findings bigint, unopened_batches bigint, unseen_ranges bigint, trimmed_ranges bigint
+""")
+"""Parts of `TOPICS` from several tables, to be summed by topic; ``counted`` is the number of rows by the extract's own
+table of ledgers."""
+
+SUMMARIES: Final = schema_of(f"""
+    {_PRODUCER}, row_group bigint not null, messages bigint not null, transactional bigint not null,
+    unopened bigint not null, unopened_batches bigint not null, gaps bigint not null, first_sequence_id bigint,
+    last_sequence_id bigint, lowest bigint, highest bigint, first_publish_ms bigint, last_publish_ms bigint,
+    falls boolean not null
+""")
+"""Row of each producer in a row group; ``falls`` is true if not every id rises over all before it there."""
+
+TOPIC_PARTS: Final = schema_of("""
+    topic string not null, row_group bigint not null, rows bigint not null, markers bigint not null,
+    first_ledger_id bigint not null, first_entry_id bigint not null, first_batch_index bigint not null,
+    last_ledger_id bigint not null, last_entry_id bigint not null, last_batch_index bigint not null,
+    in_order boolean not null
+""")
+"""Row of each topic in a row group; ``in_order`` is true if its rows are in the order of its log there."""
+
+SUSPECTS: Final = schema_of(f"""
+    {_PRODUCER}, row bigint, sequence_id bigint, {_PLACE}, payload_hash bigint, is_read boolean, message_kind bigint,
+    publish_time_ms bigint, fingerprint bigint, highest bigint, may_begin_epoch boolean, row_group bigint, gaps bigint
+""")
+"""Rows that do not rise (`findings.PossibleDuplicate`), and rows with the id of one, without the former's columns.
+
+Each producer and row group that was looked at again has one more row, with only the ``gaps`` there."""
+
+
+SCHEMAS: Final = {"findings": FINDINGS, "producers": PRODUCERS, "topics": TOPICS}
+"""Tables of findings, by their directories."""

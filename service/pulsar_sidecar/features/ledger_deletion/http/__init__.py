@@ -1,0 +1,1 @@
+"""Routes of ledger deletion."""

@@ -1,0 +1,362 @@
+"""Routes of ledger deletion: Pulsar's own below a topic's path, and operators' calls.
+
+Paths and parameters are Pulsar's, so that a client only changes the host. ``deleteShadow`` (PIP-180) is the sidecar's
+own, because the brokers' call destroys the source.
+"""
+
+from collections.abc import Sequence
+from functools import cache, partial
+from typing import Annotated, assert_never
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import JSONResponse, Response
+
+from pulsar_sidecar.features.ledger_deletion.http import requests
+from pulsar_sidecar.features.ledger_deletion.http.namespaces import add_namespaces
+from pulsar_sidecar.features.ledger_deletion.http.parts import add_parts
+from pulsar_sidecar.features.ledger_deletion.http.topic_deletions import add_topic_deletions, answer_of, deletions_of
+from pulsar_sidecar.features.ledger_deletion.http.watch import add_watch
+from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo, parse_record_document
+from pulsar_sidecar.features.ledger_deletion.results import (
+    Appended,
+    Control,
+    DeadLetter,
+    DeletionTrend,
+    EndedProtection,
+    InflightEstimate,
+    LedgerDeletionAnswer,
+    NotSent,
+    PendingRecord,
+    Redirect,
+    RedriveResult,
+    ServiceStatus,
+    ShadowDeletionStage,
+    ShadowDeletionStatus,
+    TopicDeletionStatus,
+    UndeleteResult,
+)
+from pulsar_sidecar.features.ledger_deletion.workflow.serving import LedgerDeletion
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.server.cached_reading import CachedReading
+from pulsar_sidecar.server.errors import MismatchError
+from pulsar_sidecar.server.guard import Owners, guarded_router
+from pulsar_sidecar.server.paths import V1_PATH, V2_PATH, V1Topic, V2Topic
+from pulsar_sidecar.server.rights import Right, takes
+
+AGE_HEADER = "X-Pulsar-Sidecar-Age-Ms"
+_Deletion = Annotated[requests.TopicDeletionParameters, Query()]
+_LedgerDeletion = Annotated[requests.LedgerDeletionParameters, Query()]
+
+
+def router(service: LedgerDeletion) -> APIRouter:
+    """Return the routes of the feature."""
+    topics = guarded_router("persistent topics")
+    _add_deletions(topics, service)
+    add_parts(topics, service)
+    _add_delete_ledger(topics, service)
+    _add_shadow_deletions(topics, service)
+    namespaces = guarded_router("namespaces")
+    add_namespaces(namespaces, service)
+    operators = guarded_router("ledger deletion", prefix="/admin/v2")
+    _add_first_phase(operators, service)
+    _add_reading(operators, service)
+    _add_control(operators, service)
+    _add_repair(operators, service)
+    add_topic_deletions(operators, service)
+    add_watch(operators, service)
+    routes = APIRouter()
+    routes.include_router(topics)
+    routes.include_router(namespaces)
+    routes.include_router(operators)
+    return routes
+
+
+def _add_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
+    deletion = deletions_of(routes, TopicDeletionStatus)
+
+    @deletion(V2_PATH)
+    @takes(Right.CHANGE)
+    def delete_topic(topic: V2Topic, parameters: _Deletion, request: Request) -> Response:
+        """Delete a topic in two phases: record every ledger it references, then have the broker delete it.
+
+        409: the topic is a shadow (a broker would delete its source's ledgers), or the source of one and
+        ``confirmSourceDataLoss`` does not name it.
+        """
+        return _delete(service, topic, parameters, request, partitioned=False)
+
+    @deletion(f"{V2_PATH}/partitions")
+    @takes(Right.CHANGE)
+    def delete_partitioned_topic(topic: V2Topic, parameters: _Deletion, request: Request) -> Response:
+        """Delete a partitioned topic in two phases, with all its partitions, including leftover ones.
+
+        412, without ``force``: a client is connected to one of the partitions; all of them stay.
+        """
+        return _delete(service, topic, parameters, request, partitioned=True)
+
+    @deletion(V1_PATH)
+    @takes(Right.CHANGE)
+    def delete_v1_topic(topic: V1Topic, parameters: _Deletion, request: Request) -> Response:
+        """Delete a topic of a V1 namespace in two phases."""
+        return _delete(service, topic, parameters, request, partitioned=False)
+
+    @deletion(f"{V1_PATH}/partitions")
+    @takes(Right.CHANGE)
+    def delete_v1_partitioned_topic(topic: V1Topic, parameters: _Deletion, request: Request) -> Response:
+        """Delete a partitioned topic of a V1 namespace in two phases."""
+        return _delete(service, topic, parameters, request, partitioned=True)
+
+
+def _delete(
+    service: LedgerDeletion, topic: TopicName, parameters: _Deletion, request: Request, *, partitioned: bool
+) -> Response:
+    status = service.delete_topic(
+        topic,
+        partitioned=partitioned,
+        force=parameters.force,
+        requested_by=request.state.caller.role,
+        confirm_source_data_loss=parameters.confirm_source_data_loss,
+    )
+    return answer_of(status)
+
+
+def _add_delete_ledger(routes: APIRouter, service: LedgerDeletion) -> None:
+    deletion = partial(
+        routes.post,
+        status_code=204,
+        response_description="Deleted, or already deleted.",
+        responses={307: {"description": "Send the request to the sidecar that Location names."}},
+    )
+
+    @deletion(f"{V2_PATH}/deleteLedger")
+    @takes(Right.CHANGE)
+    def delete_ledger(
+        topic: V2Topic, parameters: _LedgerDeletion, payload: requests.DeleteLedgerPayload, request: Request
+    ) -> Response:
+        """Check one ledger now, and delete it if nothing references it (PIP-186 ``deleteLedger``).
+
+        204: deleted, or gone already. 307: call the sidecar beside the owning broker. 409: the reason is ``ledger still
+        in use``, which is final. 412: the ledger is not the one that the record describes, the topic is not the path's,
+        or only an operator can change what keeps the ledger. 503: call again later, since the ledger cannot be judged
+        yet (``too-young``, ``owner-still-uses``, ...), something could not be read, or deletion is paused.
+        """
+        return _delete_ledger(service, topic, parameters, payload, request)
+
+    @deletion(f"{V1_PATH}/deleteLedger")
+    @takes(Right.CHANGE)
+    def delete_v1_ledger(
+        topic: V1Topic, parameters: _LedgerDeletion, payload: requests.DeleteLedgerPayload, request: Request
+    ) -> Response:
+        """Check one ledger of a topic of a V1 namespace now, and delete it if nothing references it."""
+        return _delete_ledger(service, topic, parameters, payload, request)
+
+
+def _delete_ledger(
+    service: LedgerDeletion,
+    topic: TopicName,
+    parameters: _LedgerDeletion,
+    payload: requests.DeleteLedgerPayload,
+    request: Request,
+) -> Response:
+    record = _record_of(payload, request.state.caller.role)
+    if record.topic != topic:
+        raise MismatchError(f"topicName is not the topic of the path, {topic}")
+    try:
+        answer = service.delete_ledger(record, authoritative=parameters.authoritative)
+    except InvalidInputError as error:
+        raise MismatchError(str(error)) from error
+    match answer:
+        case Redirect(base_url):
+            # The path is forwarded as it came, still encoded, so that the other sidecar reads the same topic.
+            location = f"{base_url.rstrip('/')}{request.scope['path']}?authoritative=true"
+            return Response(status_code=307, headers={"Location": location})
+        case LedgerDeletionAnswer.DELETED | LedgerDeletionAnswer.GONE:
+            return Response(status_code=204)
+        case _:
+            assert_never(answer)
+
+
+def _add_shadow_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
+    stage = partial(
+        routes.post,
+        response_model=ShadowDeletionStatus,
+        response_description="Deleted, with the check of the source's ledgers.",
+        responses={202: {"model": ShadowDeletionStatus, "description": "A stage is done, or waits; call again."}},
+    )
+
+    @stage(f"{V2_PATH}/deleteShadow")
+    @takes(Right.CHANGE)
+    def delete_shadow(topic: V2Topic, request: Request, response: Response) -> ShadowDeletionStatus:
+        """Delete a shadow topic, partitioned or not, without touching its source's ledgers: one stage a call.
+
+        Call it until it answers 200; any sidecar can take the next call. 409: it is not a shadow topic, or clients are
+        connected to it.
+        """
+        return _delete_shadow(service, topic, request, response)
+
+    @stage(f"{V1_PATH}/deleteShadow")
+    @takes(Right.CHANGE)
+    def delete_v1_shadow(topic: V1Topic, request: Request, response: Response) -> ShadowDeletionStatus:
+        """Delete a shadow topic of a V1 namespace."""
+        return _delete_shadow(service, topic, request, response)
+
+
+def _delete_shadow(
+    service: LedgerDeletion, topic: TopicName, request: Request, response: Response
+) -> ShadowDeletionStatus:
+    status = service.delete_shadow(topic, requested_by=request.state.caller.role)
+    if status.stage is not ShadowDeletionStage.DONE:
+        response.status_code = 202
+    return status
+
+
+def _add_first_phase(routes: APIRouter, service: LedgerDeletion) -> None:
+    @routes.post("/ledger-deletion/pending")
+    @takes(Right.OWNED_CHANGE)
+    def send_pending_delete_ledgers(append: requests.AppendRequest, request: Request, owners: Owners) -> Appended:
+        """Record ledgers for deletion (PIP-186 ``sendPendingDeleteLedger``), at most 8 MiB a call.
+
+        A malformed record makes the sidecar refuse the whole call. Send the records in ``notSent`` again. 403: one of
+        the ledgers belongs to another tenant, or to an unknown owner; nothing was sent.
+        """
+        owners.require(lambda: service.tenants_of([LedgerId(ledger.ledger_id) for ledger in append.ledgers]))
+        results = service.send_pending_delete_ledgers(
+            _records_of(append.ledgers, request.state.caller.role),
+            producer_name=append.producer_name,
+            first_sequence_id=append.first_sequence_id,
+        )
+        return Appended(
+            sent=tuple(result.ledger_id for result in results if result.sent),
+            not_sent=tuple(NotSent(result.ledger_id, result.reason) for result in results if not result.sent),
+        )
+
+
+def _records_of(
+    payloads: Sequence[requests.PendingDeleteLedgerPayload], requested_by: str | None
+) -> list[PendingDeleteLedgerInfo]:
+    """Return all records; an error names the malformed one."""
+    records = []
+    for index, payload in enumerate(payloads):
+        try:
+            records.append(_record_of(payload, requested_by))
+        except InvalidInputError as error:
+            raise InvalidInputError(f"ledgers.{index}: {error}; nothing was sent") from error
+    return records
+
+
+def _record_of(payload: requests.DeleteLedgerPayload, requested_by: str | None) -> PendingDeleteLedgerInfo:
+    """Parse a payload by the feature's grammar, and add the caller, which no payload may name."""
+    document = payload.model_dump(by_alias=True, exclude_none=True)
+    if requested_by is not None:
+        document.setdefault("sidecar", {})["requestedBy"] = requested_by
+    return parse_record_document(document)
+
+
+def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
+    @cache  # at the first request
+    def measured() -> CachedReading[InflightEstimate]:
+        return CachedReading(service.estimated_inflight, service.last_inflight)
+
+    @cache
+    def status() -> CachedReading[ServiceStatus]:
+        return CachedReading(service.status, service.last_status)
+
+    async def estimated() -> InflightEstimate:
+        # Brokers and load balancers poll this call. What is in memory is answered right away: handing the request to a
+        # thread would make it wait twice for the interpreter that the worker keeps busy.
+        return service.cached_inflight() or await measured().within_timeout()
+
+    @routes.get("/broker-stats/estimatedInflightDeletionLedgerCount", tags=["broker stats"], response_model=int)
+    @takes(Right.CLUSTER_STATE)
+    async def estimated_inflight_deletion_ledger_count() -> Response:
+        """Return the number of pending records (PIP-186 ``BrokerStats``).
+
+        The header ``X-Pulsar-Sidecar-Age-Ms`` has its age in milliseconds: a second at most, or more while brokers do
+        not answer.
+        """
+        estimate = await estimated()
+        return JSONResponse(estimate.count, headers={AGE_HEADER: str(estimate.age_ms)})
+
+    @routes.get("/ledger-deletion/inflight")
+    @takes(Right.CLUSTER_STATE)
+    async def ledger_deletion_inflight() -> InflightEstimate:
+        """Return the estimate of pending records with its age."""
+        return await estimated()
+
+    @routes.get("/ledger-deletion/status")
+    @takes(Right.CLUSTER_STATE)
+    async def ledger_deletion_status() -> ServiceStatus:
+        """Return the state of ledger deletion, even while the feature is off.
+
+        If the cluster does not answer within 2 seconds, it is the last one that was read; ``asOfMs`` is its time.
+        """
+        return await status().within_timeout()
+
+    @routes.get("/ledger-deletion/pending")
+    @takes(Right.CLUSTER_STATE)
+    def pending_records(parameters: Annotated[requests.PendingParameters, Query()]) -> list[PendingRecord]:
+        """List the pending records in order of publishing, without consuming any."""
+        return service.pending_records(parameters.limit, parameters.offset)
+
+    @routes.get("/ledger-deletion/trend")
+    @takes(Right.CLUSTER_STATE)
+    def ledger_deletion_trend() -> DeletionTrend:
+        """Return this sidecar's last hour by the minute: pending records, deletions a second, leaked ledgers."""
+        return service.trend()
+
+    @routes.get("/ledger-deletion/dead-letters")
+    @takes(Right.CLUSTER_STATE)
+    def dead_letters(parameters: Annotated[requests.DeadLetterParameters, Query()]) -> list[DeadLetter]:
+        """List the dead letters, oldest first: records that the sidecars gave up."""
+        return service.dead_letters(parameters.limit, parameters.after)
+
+
+def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
+    @routes.post("/ledger-deletion/pause")
+    @takes(Right.CLUSTER_CHANGE)
+    def pause_ledger_deletion(request: Request, pause: requests.PauseRequest | None = None) -> Control:
+        """Stop deleting on all sidecars; recording continues."""
+        return service.pause(pause.reason if pause else None, request.state.caller.role)
+
+    @routes.post("/ledger-deletion/resume")
+    @takes(Right.CLUSTER_CHANGE)
+    def resume_ledger_deletion() -> Control:
+        """Resume deleting on all sidecars."""
+        return service.resume()
+
+    @routes.put("/ledger-deletion/rate")
+    @takes(Right.CLUSTER_CHANGE)
+    def limit_ledger_deletion_rate(rate: requests.RateRequest) -> Control:
+        """Limit how many ledgers each sidecar deletes a second; null removes the limit."""
+        return service.limit_rate(rate.ledgers_per_second)
+
+
+def _add_repair(routes: APIRouter, service: LedgerDeletion) -> None:
+    @routes.post("/ledger-deletion/dead-letters/redrive")
+    @takes(Right.CLUSTER_CHANGE)
+    def redrive_dead_letters(redrive: requests.RedriveRequest) -> RedriveResult:
+        """Send dead letters back to the system topic and reset their retry counts."""
+        chosen = None if redrive.ledger_ids is None else [LedgerId(ledger_id) for ledger_id in redrive.ledger_ids]
+        return service.redrive(chosen, redrive.limit)
+
+    @routes.post("/ledger-deletion/undelete")
+    @takes(Right.OWNED_CHANGE)
+    def undelete_ledger(undelete: requests.UndeleteRequest, owners: Owners) -> UndeleteResult:
+        """Restore a deleted ledger, as long as bookies hold its entries.
+
+        No sidecar deletes it again before ``protectedUntilMs``: add it to a topic's ledger list again before then.
+        Records about it wait.
+        """
+        owners.require(lambda: [service.tenant_of_deleted(LedgerId(undelete.ledger_id))])
+        return service.undelete(LedgerId(undelete.ledger_id), force=undelete.force)
+
+    @routes.post("/ledger-deletion/end-protection")
+    @takes(Right.OWNED_CHANGE)
+    def end_ledger_protection(end: requests.EndProtectionRequest, owners: Owners) -> EndedProtection:
+        """End the protection of a restored ledger, so that it can be deleted.
+
+        A record that waits for the protection's end keeps waiting; to delete the ledger at once, record it again.
+        """
+        owners.require(lambda: service.tenants_of([LedgerId(end.ledger_id)]))
+        return service.end_protection(LedgerId(end.ledger_id))

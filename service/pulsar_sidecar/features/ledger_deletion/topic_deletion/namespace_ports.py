@@ -1,0 +1,95 @@
+"""Ports of namespace deletion besides those of ledger deletion."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pulsar_sidecar.features.ledger_deletion.results import TopicDeletionStatus
+from pulsar_sidecar.model.errors import PermanentError, TemporaryError
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.pulsar_versions import Line
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceClusters:
+    """Clusters of a namespace (``Policies.replication_clusters`` and ``allowed_clusters``)."""
+
+    replication: frozenset[str] = frozenset()
+    allowed: frozenset[str] = frozenset()
+
+    @classmethod
+    def read(cls, policies: object) -> "NamespaceClusters":
+        """Read the clusters from Pulsar's ``Policies``, as brokers return and store them."""
+        found = policies if isinstance(policies, dict) else {}
+        listed = [found.get(name) or () for name in ("replication_clusters", "allowed_clusters")]
+        if not found or not all(isinstance(names, list | tuple) for names in listed):
+            raise TemporaryError("the policies of a namespace cannot be read; try again")
+        replication, allowed = (frozenset(map(str, names)) for names in listed)
+        return cls(replication, allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionSettings:
+    """Configuration of a broker on which its deletion of a namespace depends.
+
+    Attributes:
+        cluster: name of the broker's cluster (``clusterName``).
+        line: line of its version; None where the broker reports none.
+        forced_deletion_allowed: ``forceDeleteNamespaceAllowed``, which is off by default.
+        authorization_enabled: ``authorizationEnabled``.
+    """
+
+    cluster: str
+    line: Line | None
+    forced_deletion_allowed: bool = False
+    authorization_enabled: bool = False
+
+
+class NamespaceAdmin(Protocol):
+    """Admin REST calls about namespaces (Pulsar ``Namespaces``, ``Clusters``, ``Brokers``)."""
+
+    def namespace_exists(self, namespace: str) -> bool:
+        """Return True if brokers know the namespace, ``tenant/namespace`` or ``tenant/cluster/namespace``."""
+
+    def deletion_settings(self) -> DeletionSettings:
+        """Return the settings of one broker."""
+
+    def clusters_of(self, namespace: str) -> NamespaceClusters:
+        """Return the namespace's clusters; raises `NotFoundError` if brokers know no such namespace."""
+
+    def cluster_url(self, cluster: str) -> str:
+        """Return another cluster's web service URL; raises `NotFoundError` if brokers know no such cluster."""
+
+    def sidecar_url(self, cluster: str) -> str | None:
+        """Return the address of another cluster's sidecar; None if it is not known."""
+
+    def topics_in(self, namespace: str) -> Sequence[str]:
+        """Return the namespace's topics except the brokers' own, including non-persistent ones."""
+
+    def delete_namespace(self, namespace: str, *, force: bool) -> None:
+        """Send ``DELETE /admin/v2/namespaces/...``; follows redirects.
+
+        Raises:
+            NotFoundError: brokers know no such namespace.
+            BrokerRefusedError: a permanent refusal, with the broker's own status and reason.
+            TemporaryError: a bundle or a topic of it is moving, or was created meanwhile; try again.
+            OutcomeUnknownError: 5xx, a timeout or a broken connection after sending.
+        """
+
+
+class TopicDeletions(Protocol):
+    """Deletion of single topics; thread-safe."""
+
+    def delete(
+        self, topic: TopicName, *, partitioned: bool, requested_by: str | None
+    ) -> tuple[TopicDeletionStatus, PermanentError | None]:
+        """Delete the topic by force, with any partitions; return the status and a refusal.
+
+        Any sidecar continues a RUNNING one. Raises what `TopicDeleter.begin` does.
+        """
+
+    def running(self) -> list[TopicDeletionStatus]:
+        """Return the deletions of all namespaces that have not ended."""
+
+    def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> str | None:
+        """Delete a shadow topic without touching its source; return the reason for waiting, None once it is deleted."""

@@ -1,0 +1,1 @@
+"""Leak detection: ledgers that lost their last reference without a deletion record."""

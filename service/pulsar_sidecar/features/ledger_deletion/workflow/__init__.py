@@ -1,0 +1,1 @@
+"""The feature's only modules that wait, log, lock or start threads."""

@@ -1,0 +1,261 @@
+"""Index of every shadow topic (PIP-180) of the cluster, so that no deletion has to search for a source's shadows.
+
+One thread (`ShadowIndex.run`) makes all refreshes, one by one. A refresh gets the topics' nodes that changed and
+reads only these, so its cost does not depend on the number of topics. At the start, whenever changes may have been
+missed, and every six hours, a refresh sets the watches and reads the nodes of all topics. If changes cannot be
+watched, each refresh reads all of them.
+
+Invariant: a caller gets the result of a refresh that began after the call, and all waiting callers share it. A
+failed refresh is an error for all of them, never an absence.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain, islice
+
+import structlog
+
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.known_shadows import KnownShadows, UnreadNode
+from pulsar_sidecar.features.ledger_deletion.watch.ports import ChangesLostError, TopicChanges, UnwatchableError
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import SidecarError, TemporaryError
+from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.names import TopicDomain, TopicName
+from pulsar_sidecar.ownership.paths import MANAGED_LEDGERS, PARTITIONED_TOPICS
+from pulsar_sidecar.ownership.shadows import Shadow
+
+log = structlog.get_logger("ledger-deletion")
+
+_PATIENCE_SECONDS = 10.0
+_CATCH_UP_SECONDS = 1.0
+_READ_ALL_AGAIN_SECONDS = 6 * 3600.0
+"""Maximum time for which a change without an event, which ZooKeeper should never cause, is missed."""
+_NODES_AT_ONCE = 500
+_NODES_PER_SECOND = 2_000
+_NAMESPACES_AT_ONCE = 50
+_PERSISTENT = TopicDomain.PERSISTENT.value
+_STOPPING = "the sidecar is shutting down"
+
+
+class ShadowIndex:
+    """`topic_deletion.shadow_refusals.Shadows` from an index; thread-safe, with `run` as a loop for its own thread."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        changes: TopicChanges | None,
+        clock: Clock,
+        stop: threading.Event,
+        sidecars: Callable[[], int] = lambda: 1,
+        *,
+        patience_seconds: float = _PATIENCE_SECONDS,
+    ) -> None:
+        """Create an index that has read nothing yet.
+
+        Args:
+            store: metadata store of the topics.
+            changes: change feed; None where nothing is watched.
+            clock: clock that paces the reading of all topics.
+            stop: signal that ends `run` and, with an error, the waits of all callers.
+            sidecars: returns the number of sidecars, which share the rate, because each reads for itself.
+            patience_seconds: time that `shadows_of` waits; longer where each refresh reads all topics.
+        """
+        self._store = store
+        self._changes = changes
+        self._clock = clock
+        self._stop = stop
+        self._sidecars = sidecars
+        self._patience_seconds = patience_seconds
+        self._turn = threading.Condition()
+        self._asked = self._begun = self._ended = 0
+        self._failure: SidecarError | None = None
+        self._deletions_waiting = 0
+        self._hurry = threading.Event()
+        self._known = KnownShadows()
+        self._is_complete = False
+        self._nodes_per_refresh = 0
+        self._warnings: tuple[str, ...] = ()
+        self._read_all_at = 0.0
+        self._changed: dict[str, None] = {}
+
+    # --- queries -----------------------------------------------------------------------------------------------------
+
+    def shadows_of(self, sources: Collection[TopicName]) -> Sequence[Shadow]:
+        """See `Shadows.shadows_of`; while a call waits, the index reads topics as fast as the store answers."""
+        with self._turn:
+            self._wait_urgently()
+            return self._known.of(sources)
+
+    def all_shadows(self, *, for_deletion: bool = False) -> tuple[Sequence[Shadow], Sequence[UnreadNode]]:
+        """Return every shadow, and every unreadable node that may be one's, by path.
+
+        Waits as long as necessary; with ``for_deletion``, as long as `shadows_of` does.
+
+        Raises:
+            TemporaryError: the refresh failed, the sidecar stops, or the wait timed out.
+        """
+        with self._turn:
+            if for_deletion:
+                self._wait_urgently()
+            else:
+                self._wait_for_refresh(None)
+            shadows, unread = self._known.shadows, self._known.unread
+            return [shadows[path] for path in sorted(shadows)], [unread[path] for path in sorted(unread)]
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return, from memory, why each refresh reads all topics instead of watching changes."""
+        return self._warnings
+
+    def wake(self) -> None:
+        """Make `run` and all waiting callers notice that ``stop`` is set."""
+        with self._turn:
+            self._turn.notify_all()
+
+    def _wait_urgently(self) -> None:
+        self._deletions_waiting += 1
+        self._hurry.set()
+        try:
+            # The current refresh, and the next one.
+            self._wait_for_refresh(self._patience_seconds + 2 * self._nodes_per_refresh / _NODES_PER_SECOND)
+        finally:
+            self._deletions_waiting -= 1
+            if not self._deletions_waiting:
+                self._hurry.clear()
+
+    def _wait_for_refresh(self, seconds: float | None) -> None:
+        number = self._asked = self._begun + 1
+        self._turn.notify_all()
+
+        def is_over() -> bool:
+            return self._ended >= number or self._stop.is_set()
+
+        while not self._turn.wait_for(is_over, _CATCH_UP_SECONDS if seconds is None else seconds):
+            if seconds is not None:
+                raise TemporaryError("shadow topics are not known yet: all topics are being searched for them")
+        if self._ended < number:
+            raise TemporaryError(_STOPPING)
+        if self._failure is not None:
+            raise TemporaryError(f"shadow topics are not known now: {self._failure}") from self._failure
+
+    # --- loop --------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Refresh until stopped: at once while a call waits, and each second where changes are watched."""
+        while not self._stop.is_set():
+            self._refresh_once()
+            with self._turn:
+                self._turn.wait_for(lambda: self._asked > self._begun or self._stop.is_set(), _CATCH_UP_SECONDS)
+        self.wake()
+
+    def _refresh_once(self) -> None:
+        with self._turn:
+            is_asked = self._asked > self._begun
+            if self._changes is None and not is_asked:
+                return
+            self._begun += 1
+        failure: SidecarError | None = TemporaryError("an unexpected failure, which the log shows")
+        try:
+            self._refresh(is_asked)
+            failure = None
+        except SidecarError as error:
+            failure = error
+        finally:
+            with self._turn:
+                before, self._failure = self._failure, failure
+                self._ended = self._begun
+                self._turn.notify_all()
+            if failure is not None and str(failure) != str(before) and not self._stop.is_set():
+                log.warning("shadow topics could not be read", error=str(failure))
+
+    def _refresh(self, is_asked: bool) -> None:
+        is_old = self._clock.monotonic_seconds() - self._read_all_at >= _READ_ALL_AGAIN_SECONDS
+        if self._is_complete and (is_asked or not is_old):
+            try:
+                self._catch_up(self._known)
+            except ChangesLostError as error:
+                log.info("searching all topics for shadow topics again", error=str(error))
+            else:
+                return
+        self._is_complete = False
+        is_watched = self._listen(is_asked)
+        if is_watched or is_asked:
+            self._read_all(is_watched)
+
+    def _listen(self, is_asked: bool) -> bool:
+        """Watch changes, if possible; return True if they are watched from now on."""
+        if self._changes is None:
+            return False
+        try:
+            self._changes.arm()
+        except UnwatchableError as error:
+            self._warnings = (f"each deletion of a topic searches all topics for its shadow topics: {error}",)
+            log.warning("topic changes cannot be watched", warning=self._warnings[0])
+            self._changes = None
+            return False
+        except TemporaryError:
+            if not is_asked:
+                raise
+            return False
+        return True
+
+    def _read_all(self, is_watched: bool) -> None:
+        known = KnownShadows()
+        self._changed.clear()
+        per_second = _NODES_PER_SECOND / max(1, self._sidecars())
+        paths, count = self._paths(), 0
+        while some := list(islice(paths, _NODES_AT_ONCE)):
+            self._read(known, some)
+            count += len(some)
+            if is_watched:
+                # Keeps the queue of changes short, however long this takes.
+                self._catch_up(known)
+            self._clock.wait_seconds(len(some) / per_second, self._hurry)
+            if self._stop.is_set():
+                raise TemporaryError(_STOPPING)
+        if is_watched:
+            self._catch_up(known)
+        with self._turn:
+            self._known, self._is_complete = known, is_watched
+            self._nodes_per_refresh = 0 if is_watched else count
+            self._read_all_at = self._clock.monotonic_seconds()
+        log.info("shadow topics read", shadows=len(known.shadows), unread=len(known.unread), kept_up=is_watched)
+
+    def _catch_up(self, known: KnownShadows) -> None:
+        assert self._changes is not None
+        # A changed path stays here until its node was read.
+        self._changed.update(dict.fromkeys(self._changes.catch_up()))
+        self._read(known, list(self._changed))
+        self._changed.clear()
+
+    def _read(self, known: KnownShadows, paths: Sequence[str]) -> None:
+        for start in range(0, len(paths), _NODES_AT_ONCE):
+            some = paths[start : start + _NODES_AT_ONCE]
+            nodes = self._store.read_many(some)
+            with self._turn:
+                for path, node in zip(some, nodes, strict=True):
+                    known.note(path, node)
+
+    # --- all topics --------------------------------------------------------------------------------------------------
+
+    def _paths(self) -> Iterator[str]:
+        """Yield the nodes of all persistent topics, and of directories, so that empty ones count for the rate."""
+        for root in (PARTITIONED_TOPICS, MANAGED_LEDGERS):
+            tenants = [f"{root}/{tenant}" for tenant in self._store.children(root) or ()]
+            namespaces = chain.from_iterable(self._below(tenants))
+            while some := list(islice(namespaces, _NAMESPACES_AT_ONCE)):
+                yield from some
+                yield from self._topics(some)
+
+    def _topics(self, namespaces: Sequence[str]) -> Iterator[str]:
+        """Yield topics' nodes of the namespaces, and of V1 namespaces below clusters in the namespaces' place."""
+        named = chain.from_iterable(self._below(namespaces))
+        folders = [path if path.endswith(f"/{_PERSISTENT}") else f"{path}/{_PERSISTENT}" for path in named]
+        topics = list(chain.from_iterable(self._below(folders)))
+        yield from topics
+        # A topic of this name, or a V1 namespace.
+        named_persistent = [path for path in topics if path.endswith(f"/{_PERSISTENT}/{_PERSISTENT}")]
+        yield from chain.from_iterable(self._below(named_persistent))
+
+    def _below(self, paths: Sequence[str]) -> Iterator[list[str]]:
+        for path, names in zip(paths, self._store.children_many(paths), strict=True):
+            yield [f"{path}/{name}" for name in names or ()]

@@ -1,0 +1,67 @@
+"""Trend of the last hour, a point a minute: pending ledgers, this sidecar's deletions, and leaks.
+
+Invariant: it costs one estimate of the backlog a minute, and at most an hour of points; a value that could not be read
+is None in its point.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from pulsar_sidecar.features.ledger_deletion.results import DeletionTrend, TrendPoint
+from pulsar_sidecar.model.clocks import Clock, StopSignal
+from pulsar_sidecar.model.errors import SidecarError
+
+_PERIOD_SECONDS = 60.0
+_POINTS = 61
+_RECENT_POINTS = 11
+
+
+class Trend:
+    """Ring buffer of points; one thread runs it, any thread may read."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        pending: Callable[[], int],
+        deleted: Callable[[], float],
+        leaked: Callable[[], int | None],
+    ) -> None:
+        """Sample ``deleted``, a count since the sidecar started, and ``pending``, which may raise `SidecarError`."""
+        self._clock, self._pending, self._deleted, self._leaked = clock, pending, deleted, leaked
+        self._points: deque[TrendPoint] = deque(maxlen=_POINTS)
+        self._before: tuple[float, float] | None = None
+
+    def run(self, stop: StopSignal) -> None:
+        """Take a point each minute until stopped."""
+        while not stop.is_set():
+            self.take()
+            self._clock.wait_seconds(_PERIOD_SECONDS, stop)
+
+    def take(self) -> None:
+        """Take a point now."""
+        now, deleted, speed = self._clock.monotonic_seconds(), self._deleted(), None
+        if self._before is not None and now > self._before[0]:
+            speed = (deleted - self._before[1]) / (now - self._before[0])
+        self._before = now, deleted
+        self._points.append(TrendPoint(self._clock.now_ms(), self._pending_or_none(), speed, self._leaked()))
+
+    def read(self) -> DeletionTrend:
+        """Return the last hour, and the time left for pending ledgers at the rate of its last ten minutes."""
+        points = tuple(self._points)
+        return DeletionTrend(points, _seconds_left(points[-_RECENT_POINTS:]))
+
+    def _pending_or_none(self) -> int | None:
+        try:
+            return self._pending()
+        except SidecarError:
+            return None
+
+
+def _seconds_left(points: tuple[TrendPoint, ...]) -> float | None:
+    known = [(point.at_ms, point.pending) for point in points if point.pending is not None]
+    if not known:
+        return None
+    (first_ms, before), (last_ms, left) = known[0], known[-1]
+    if left == 0:
+        return 0.0
+    return left * (last_ms - first_ms) / 1000 / (before - left) if before > left else None

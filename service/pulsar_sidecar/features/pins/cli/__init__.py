@@ -1,0 +1,1 @@
+"""Commands of pins and of the retention sweep."""

@@ -1,0 +1,1 @@
+"""Exactly-once publishing and reading."""

@@ -1,0 +1,21 @@
+"""Rehearsal of a broker's death, by the answers of the other features."""
+
+from pulsar_sidecar.adapters.pulsar_rest.broker_contents import RestBrokerContents
+from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess
+from pulsar_sidecar.bootstrap.feature import Feature, FeatureEntry
+from pulsar_sidecar.bootstrap.rehearsed import DeletionsUnderWay, lookups_of
+from pulsar_sidecar.features.rehearsal.http import router
+from pulsar_sidecar.features.rehearsal.workflow import Rehearsals
+
+_TOPICS_AT_ONCE = 8
+
+
+def open_feature(cluster: ClusterAccess) -> Feature:
+    """Open the feature, which has no loops and no metrics, and reads on request."""
+    brokers = RestBrokerContents(cluster.store, cluster.owners)
+    threads = cluster.threads(_TOPICS_AT_ONCE, "rehearsal")
+    lookups, deletions = lookups_of(cluster), DeletionsUnderWay(lambda: cluster.deletion)
+    return Feature([Rehearsals(brokers, lookups, deletions, cluster.clock, threads)])
+
+
+ENTRY = FeatureEntry([router], open_feature)

@@ -1,1 +1,0 @@
-"""The second phase of PIP-186: pending deletions judged, carried out, retried."""

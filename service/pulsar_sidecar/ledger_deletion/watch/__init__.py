@@ -1,1 +1,0 @@
-"""The first phase by observation: which ledgers lost their last reference."""

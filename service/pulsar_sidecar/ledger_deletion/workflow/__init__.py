@@ -1,1 +1,0 @@
-"""The room's only modules that wait, log, lock or start threads."""

@@ -1,1 +1,0 @@
-"""Who may own or reference a ledger: one closed list, used by every room."""

@@ -1,1 +1,0 @@
-"""What pins this: which cursor, policy or copy keeps bytes on bookies, and what each remedy frees."""

@@ -1,0 +1,1 @@
+"""The closed list of owners of ledgers, and of references to them, used by every feature."""

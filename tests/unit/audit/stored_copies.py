@@ -1,0 +1,43 @@
+"""Copies in tiered storage, as an offload listing has them, and the contexts that name them."""
+
+from typing import Any
+from uuid import UUID
+
+from pulsar_sidecar.features.audit.requests import HOUR_MS
+from pulsar_sidecar.model.ledgers import OffloadContext
+
+from tests.unit.audit.audited_clusters import AS_OF_MS, MANAGED_LEDGER, PLACE
+
+OLD_MS = AS_OF_MS - 1_000 * HOUR_MS
+DATA_BYTES, INDEX_BYTES = 1_200, 224
+WHOLE = DATA_BYTES + INDEX_BYTES
+DRIVER = {"bucket": "tiered", "region": "", "serviceEndpoint": "http://store:9000"}
+
+
+def context(attempt: int, **changed: Any) -> OffloadContext:
+    known = {"complete": True, "bookkeeper_deleted": False, "offloaded_ms": 0}
+    return OffloadContext(0, attempt, "S3", DRIVER, **{**known, **changed})
+
+
+def stored(ledger_id: int, attempt: int, role: str, **changed: Any) -> dict[str, Any]:
+    """Return one object of a copy of the topic's, whole unless changed."""
+    is_index = role == "index"
+    known = {
+        "place": PLACE,
+        "driver": "S3",
+        "region": "us-east-1",
+        "object": f"{UUID(int=attempt)}-ledger-{ledger_id}{'-index' if is_index else ''}",
+        "role": role,
+        "ledger_id": ledger_id,
+        "attempt": str(UUID(int=attempt)),
+        "managed_ledger": MANAGED_LEDGER,
+        "cluster": "local",
+        "size_bytes": INDEX_BYTES if is_index else DATA_BYTES,
+        "modified_ms": OLD_MS,
+        "indexed_bytes": DATA_BYTES if is_index else None,
+    }
+    return {**known, **changed}
+
+
+def copy(ledger_id: int, attempt: int, **changed: Any) -> list[dict[str, Any]]:
+    return [stored(ledger_id, attempt, role, **changed) for role in ("data", "index")]
