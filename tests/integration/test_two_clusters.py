@@ -335,7 +335,8 @@ def test_refusals_of_replicated_topics_and_namespaces_are_the_brokers(clusters: 
         ]
         assert (answers[0], answers[0][0]) == (answers[1], status)
 
-    until(lambda: east.workload.admin("GET", of(topic, "stats"))["replication"], "the topic is replicated")
+    for each in (topic, *(parts.partition(index) for index in range(2))):
+        until(lambda each=each: east.workload.admin("GET", of(each, "stats"))["replication"], f"{each} is replicated")
     both(of(topic), 422)
     both(of(parts, "partitions"), 422)
     both(at, 412)
