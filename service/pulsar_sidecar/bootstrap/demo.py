@@ -14,6 +14,7 @@ from pulsar_sidecar.bootstrap.cluster_access import close_at_the_end
 from pulsar_sidecar.demo.environment import ClusterInspector, DemoEnvironment
 from pulsar_sidecar.demo.run import DemoReport, run
 from pulsar_sidecar.features.audit.reference_scan import scan_references
+from pulsar_sidecar.local_cluster.spec import Role
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.progress import Report
@@ -22,11 +23,12 @@ from pulsar_sidecar.ownership.compaction import CompactedLedgers
 from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT
 
 
-def run_demo(directory: Path | None, topics: int, report: Report) -> DemoReport:
+def run_demo(directory: Path | None, topics: int, metadata_store: Role, report: Report) -> DemoReport:
     """Run the demo on a cluster of this machine, and leave the cluster running."""
     configure_logging("ERROR", "text")
     clock = SystemClock()
-    return run(DemoEnvironment(directory, clock, report), lambda at: open_inspector(at, clock), topics)
+    environment = DemoEnvironment(directory, clock, report, metadata_store)
+    return run(environment, lambda at: open_inspector(at, clock), topics)
 
 
 def tear_demo_down(directory: Path | None, report: Report) -> None:

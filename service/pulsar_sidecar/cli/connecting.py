@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pulsar_sidecar.features.deduplication.results import StuckReport
     from pulsar_sidecar.features.publishing.requests import FilePublishResult, PublishFileRequest
     from pulsar_sidecar.identity.credentials import ClientCertificate, ClientCredentials
+    from pulsar_sidecar.local_cluster.spec import Role
 
 _T = TypeVar("_T")
 _NAMESPACE_PARTS = 2
@@ -86,7 +87,7 @@ class Programs:
     """
 
     serve: Callable[[Mapping[str, str | None], Path | None], int]
-    run_demo: "Callable[[Path | None, int, Report], DemoReport]"
+    run_demo: "Callable[[Path | None, int, Role, Report], DemoReport]"
     tear_demo_down: Callable[[Path | None, Report], None]
     find_stuck_in_dump: "Callable[[Path, str | None, LagLimits, int, bool], StuckReport]"
     take_dump: Callable[[audit.DumpRequest, Report], Manifest]

@@ -181,7 +181,7 @@ class AuditScenario:
         listing, dump = f"{name}-listing", f"{name}-dump"
         store = self.addresses.metadata_store_url
         self.commands.run("ledgers", "list", "--metadata-store-url", store, "--with-metadata", "--output", listing)
-        self.commands.run("metadata", "dump", "--source", f"zk://{store.removeprefix('zk:')}", "--output", dump)
+        self.commands.run("metadata", "dump", "--source", store, "--output", dump)
         self.commands.run("audit", "run", *_inputs(name, previous), "--output", name, *IMPATIENT)
         shown = self.commands.shown(name, *_EVERY_TABLE)
         summary = shown["summary"]

@@ -19,7 +19,7 @@ import requests
 from pulsar_sidecar.features.audit.reference_scan import ReferenceScan
 from pulsar_sidecar.local_cluster.cluster import LocalCluster, last_lines
 from pulsar_sidecar.local_cluster.processes import ProcessIdentity, end, free_ports, is_free, is_running, spawn
-from pulsar_sidecar.local_cluster.spec import ClusterSpec, cache_directory
+from pulsar_sidecar.local_cluster.spec import ClusterSpec, Role, cache_directory
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import Clock, attempts
 from pulsar_sidecar.model.errors import ConflictError, TemporaryError
@@ -74,11 +74,15 @@ class DemoEnvironment:
 
     Attributes:
         cluster: cluster of two bookies and two brokers.
+        metadata_store: one of `METADATA_STORES`.
         audits: directory of the demo's listings, dumps and audits.
     """
 
-    def __init__(self, directory: Path | None, clock: Clock, report: Report) -> None:
+    def __init__(
+        self, directory: Path | None, clock: Clock, report: Report, metadata_store: Role = Role.ZOOKEEPER
+    ) -> None:
         self.clock = clock
+        self.metadata_store = metadata_store
         self.report = report
         self._directory = directory or cache_directory() / "demo"
         self._state_file = self._directory / "demo.json"
@@ -96,7 +100,9 @@ class DemoEnvironment:
         self.tear_down()
         self._directory.mkdir(parents=True)
         self._write({})
-        spec = ClusterSpec(directory=self._directory / "cluster", broker_conf=BROKER_CONF)
+        spec = ClusterSpec(
+            directory=self._directory / "cluster", broker_conf=BROKER_CONF, metadata_store=self.metadata_store
+        )
         return LocalCluster.up(spec, self.report, self.clock).addresses()
 
     def kill_brokers(self) -> None:

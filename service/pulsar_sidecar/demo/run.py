@@ -8,6 +8,7 @@ from pulsar_sidecar.demo.auditing import AuditResult, AuditScenario, Commands
 from pulsar_sidecar.demo.cancelling import CancellationResult, cancel_half
 from pulsar_sidecar.demo.deleting import DeletionResult, DeletionScenario, Drain, WatchedDeletion
 from pulsar_sidecar.demo.environment import SETTLE_SECONDS, ClusterInspector, DemoEnvironment
+from pulsar_sidecar.local_cluster.cluster import STORE_NAMES
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.reports.formatting import format_count
 
@@ -81,7 +82,7 @@ def run(
     """Start everything, run all steps, and leave everything running."""
     clock, report = environment.clock, environment.report
     started = clock.monotonic_seconds()
-    report("1. A real cluster: ZooKeeper, two bookies, two brokers")
+    report(f"1. A real cluster: {STORE_NAMES[environment.metadata_store]}, two bookies, two brokers")
     addresses = environment.start()
     with open_inspector(addresses) as inspector:
         deleting = DeletionScenario(environment, inspector, addresses.web_service_urls[0], topics)

@@ -57,7 +57,7 @@ from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.progress import Report
 from pulsar_sidecar.reports.formatting import format_count
 
-_STORE_NAMES = {Role.ZOOKEEPER: "ZooKeeper", Role.ETCD: "etcd"}
+STORE_NAMES = {Role.ZOOKEEPER: "ZooKeeper", Role.ETCD: "etcd"}
 _POLL_SECONDS = 0.1
 _LAST_LINES = 40
 _FIRST_ERRORS = 5
@@ -270,7 +270,7 @@ class LocalCluster:
 
     def _start_all(self, spec: ClusterSpec, software: Software) -> None:
         self._progress(
-            f"starting {_STORE_NAMES[spec.metadata_store]}, {format_count(spec.bookies, 'bookie')} and "
+            f"starting {STORE_NAMES[spec.metadata_store]}, {format_count(spec.bookies, 'bookie')} and "
             f"{format_count(spec.brokers, 'broker')} of {spec.version}"
         )
         first, *others = spec.member_names()

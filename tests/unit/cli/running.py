@@ -22,6 +22,7 @@ from pulsar_sidecar.features.duplicates.requests import (
 )
 from pulsar_sidecar.features.duplicates.verify import VerifiedTopic
 from pulsar_sidecar.features.publishing.requests import FilePublishResult, PublishFileRequest
+from pulsar_sidecar.local_cluster.spec import Role
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError, TemporaryError
 
 
@@ -41,7 +42,7 @@ class Terminal:
         self._programs = programs
         self._capsys = capsys
         self._monkeypatch = monkeypatch
-        self.played: list[tuple[Path | None, int]] = []
+        self.played: list[tuple[Path | None, int, Role]] = []
         self.struck: list[Path | None] = []
         self.served: list[tuple[Mapping[str, str | None], Path | None]] = []
         self.dumped: list[audit.DumpRequest] = []
@@ -96,8 +97,8 @@ class Terminal:
             raise self.examined
         return self.examined
 
-    def _run_demo(self, directory: Path | None, topics: int, write: Callable[[str], None]) -> DemoReport:
-        self.played.append((directory, topics))
+    def _run_demo(self, directory: Path | None, topics: int, store: Role, write: Callable[[str], None]) -> DemoReport:
+        self.played.append((directory, topics, store))
         raise TemporaryError("no cluster was started for this test")
 
     def _end_demo(self, directory: Path | None, write: Callable[[str], None]) -> None:

@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+from pulsar_sidecar.local_cluster.spec import Role
+
 from tests.unit.cli.running import Terminal
 
 
 def test_alone_it_runs_and_a_failure_is_reported(terminal: Terminal) -> None:
-    ran = terminal.run("demo", "--topics", "7")
-    assert terminal.played == [(None, 7)]
+    ran = terminal.run("demo", "--topics", "7", "--metadata-store", "etcd")
+    assert terminal.played == [(None, 7, Role.ETCD)]
     assert ran.code == 1
     assert "no cluster was started" in ran.err
 

@@ -82,6 +82,10 @@ _Directory = Annotated[
         "which is $PULSAR_SIDECAR_CACHE or ~/.cache/pulsar-sidecar.",
     ),
 ]
+_MetadataStore = Annotated[
+    MetadataStoreName,
+    typer.Option(help="etcd needs its program: Debian's and Ubuntu's package etcd-server."),
+]
 _Json = Annotated[bool, typer.Option("--json", hidden=True)]
 _Name = Annotated[str, typer.Argument(help="zookeeper (or etcd), bookie-1, broker-2, ...")]
 
@@ -97,10 +101,7 @@ def up(
     bookie_conf: Annotated[list[str] | None, _setting("of bookkeeper.conf, for every bookie")] = None,
     zookeeper_conf: Annotated[list[str] | None, _setting("of zookeeper.conf")] = None,
     member_conf: Annotated[list[str] | None, _setting("of one member", "NAME:KEY=VALUE")] = None,
-    metadata_store: Annotated[
-        MetadataStoreName,
-        typer.Option(help="etcd needs its program: Debian's and Ubuntu's package etcd-server."),
-    ] = MetadataStoreName.ZOOKEEPER,
+    metadata_store: _MetadataStore = MetadataStoreName.ZOOKEEPER,
     offloaders: Annotated[
         bool, typer.Option("--offloaders", help="Fetch the tiered-storage offloaders and load them.")
     ] = False,
@@ -179,9 +180,10 @@ def _demo(
     ctx: Context,
     directory: _DemoDirectory = None,
     topics: Annotated[int, typer.Option(min=1, max=1000, help="Number of topics that each step deletes.")] = 100,
+    metadata_store: _MetadataStore = MetadataStoreName.ZOOKEEPER,
 ) -> None:
     if ctx.invoked_subcommand is None:
-        report = ctx.obj.programs.run_demo(directory, topics, output.info)
+        report = ctx.obj.programs.run_demo(directory, topics, Role(metadata_store.value), output.info)
         output.result("\n".join(report.lines()))
         raise typer.Exit(0 if report.succeeded else 1)
 
