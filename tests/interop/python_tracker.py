@@ -15,7 +15,6 @@ from pulsar_sidecar.features.delayed_index.snapshot import (
     decode_segment,
 )
 from pulsar_sidecar.features.delayed_index.tracker.bucket_ranges import CutRange
-from pulsar_sidecar.features.delayed_index.tracker.failures import RecoveryFailedError, TrackerFailedError
 from pulsar_sidecar.features.delayed_index.tracker.immutable_bucket import ImmutableBucket
 from pulsar_sidecar.features.delayed_index.tracker.memory_storage import (
     MemoryBucketProperties,
@@ -23,6 +22,7 @@ from pulsar_sidecar.features.delayed_index.tracker.memory_storage import (
     StoredSnapshot,
 )
 from pulsar_sidecar.features.delayed_index.tracker.position_bits import PositionBits
+from pulsar_sidecar.features.delayed_index.tracker.sealed_buckets import RecoveryFailedError, TrackerFailedError
 from pulsar_sidecar.features.delayed_index.tracker.tracker import BucketDelayedDeliveryTracker
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId

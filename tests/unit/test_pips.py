@@ -13,12 +13,6 @@ from google.protobuf.descriptor import Descriptor
 from prometheus_client import CollectorRegistry, generate_latest
 from pulsar_sidecar.features.delayed_index.metrics import QUANTILES, DelayedIndexMetrics
 from pulsar_sidecar.features.delayed_index.settings import BUCKET_TRACKER_FACTORY, TrackerSettings
-from pulsar_sidecar.features.delayed_index.snapshot import DelayedIndexes
-from pulsar_sidecar.features.delayed_index.tracker.operations import (
-    DelayedOperations,
-    DelayedOperationType,
-    encode_operations,
-)
 from pulsar_sidecar.features.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.features.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
 from pulsar_sidecar.features.ledger_deletion.record import parse_record
@@ -155,14 +149,6 @@ def test_metrics_of_the_bucket_index() -> None:
     names = ("bucket_total", "loaded", "bucket_op_count", "bucket_snapshot_size_bytes", "bucket_op_latency_ms")
     assert families >= {f"pulsar_sidecar_delayed_message_index_{name}" for name in names}
     assert QUANTILES == ("50", "100", "500", "1000", "5000", "30000", "60000", "overflow")
-
-
-def test_delayed_operation_types() -> None:
-    """PIP-423's ``delayed_operation_type`` is field 4, a varint."""
-    assert {each.name: each.value for each in DelayedOperationType} == {"DELAY": 0, "CANCEL": 1}
-    one = DelayedIndexes.of([(1, 2, 3)])
-    row = encode_operations(DelayedOperations(DelayedIndexes.of([]), one))
-    assert row.endswith(bytes([4 << 3, DelayedOperationType.CANCEL]))
 
 
 @pytest.mark.parametrize("path", [f"{TOPIC}/cancelDelayedMessage", f"{V1_TOPIC}/cancelDelayedMessage"])

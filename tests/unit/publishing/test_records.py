@@ -8,6 +8,7 @@ from io import BytesIO
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.features.publishing import records as module
 from pulsar_sidecar.features.publishing.records import FileRecord, RecordFormat, RecordReader
 from pulsar_sidecar.model.errors import InvalidInputError
 
@@ -15,8 +16,13 @@ LINES, JSON_LINES, LENGTH_PREFIXED = RecordFormat
 MOST_BYTES = 128
 
 
+@pytest.fixture(autouse=True)
+def _short_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_RECORD_BYTES", MOST_BYTES)
+
+
 def reader_of(data: bytes, form: RecordFormat, *, is_complete: bool = False) -> RecordReader:
-    return RecordReader(BytesIO(data), form, len(data), is_complete=is_complete, most_bytes=MOST_BYTES)
+    return RecordReader(BytesIO(data), form, len(data), is_complete=is_complete)
 
 
 def read(data: bytes, form: RecordFormat = LINES) -> list[FileRecord]:
@@ -72,7 +78,7 @@ def test_an_unfinished_record_is_left(payloads: list[bytes], form: RecordFormat,
     whole = read(data, form)
     cut = choice.draw(st.integers(0, len(data)))
     fed: list[bytes] = []
-    reader = RecordReader(BytesIO(data), form, cut, feed=fed.append, most_bytes=MOST_BYTES)
+    reader = RecordReader(BytesIO(data), form, cut, feed=fed.append)
     found = list(reader.records())
     assert found == [each for each in whole if each.end <= cut]
     end = found[-1].end if found else 0
@@ -150,7 +156,7 @@ def test_a_too_long_record_ends_the_reading_early(form: RecordFormat) -> None:
 
 def test_file_truncated_during_the_read_is_refused() -> None:
     for form, data in ((LINES, b"abc"), (LENGTH_PREFIXED, prefixed(b"abc")[:-1])):
-        reader = RecordReader(BytesIO(data), form, len(data) + 9, is_complete=True, most_bytes=MOST_BYTES)
+        reader = RecordReader(BytesIO(data), form, len(data) + 9, is_complete=True)
         with pytest.raises(InvalidInputError, match="truncated"):
             list(reader.records())
 

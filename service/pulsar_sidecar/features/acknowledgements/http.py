@@ -264,7 +264,6 @@ class BrokersWithPauses:
 
 
 async def _topic_of(request: PassedRequest) -> TopicName | None:
-    """Return the topic of a request for statistics; None for other requests."""
     found = _STATS.fullmatch(request.target.partition("?")[0])
     if found is None or request.method != "GET":
         return None

@@ -42,12 +42,6 @@ class StoredCursors(Protocol):
     ) -> StoredCursor | None:
         """Return the state that a broker would recover; None for a subscription without a stored cursor (a reader's).
 
-        Args:
-            topic: partition, or a topic without partitions.
-            subscription: name of the subscription.
-            lengths: number of entries of each of the topic's ledgers.
-            cursor: cursor as its broker holds it.
-
         Raises:
             TemporaryError: the cursor has moved to another ledger; ask the broker again.
         """

@@ -62,11 +62,7 @@ def stored_in_entry(
 ) -> StoredCursor:
     """Decode the state in an entry of a cursor's ledger (``PositionInfo``).
 
-    Args:
-        payload: payload of the entry.
-        lengths: number of entries of each of the topic's ledgers, for ranges over several of them.
-        ledger_id: the cursor's ledger.
-        entry_id: id of the entry.
+    The topic's ``lengths`` are for ranges over several of its ledgers.
     """
     info = decode_exactly(ml.PositionInfo, payload)
     dense = (found for each in info.individualDeletedMessageRanges for found in _dense_ranges(each.key, each.values))

@@ -74,12 +74,7 @@ class BucketEntries(Protocol):
     def read(
         self, ledgers: Mapping[LedgerId, LedgerMetadata], positions: Collection[Position]
     ) -> Mapping[Position, EntryPayload]:
-        """Return one answer per position, reading several ledgers at a time; failures are values, not exceptions.
-
-        Args:
-            ledgers: metadata of at least the ledgers of ``positions``.
-            positions: ledger and entry; segments start at entry 1.
-        """
+        """Return one answer per position, reading several ledgers at a time; failures are values, not exceptions."""
 
 
 class BucketProperties(Protocol):

@@ -54,11 +54,6 @@ class DelayedIndexService:
     def show(self, topic: TopicName, subscription: str | None = None, *, ask_broker: bool = False) -> list[IndexView]:
         """Return the index of one subscription, or of all, with one view for each partition.
 
-        Args:
-            topic: partitioned topic, partition, or topic without partitions.
-            subscription: only subscription to show; None for all.
-            ask_broker: True to read the statistics of the broker that has the topic loaded; loads nothing.
-
         Raises:
             NotFoundError: there is no such topic, or no such subscription.
             TemporaryError: the metadata store is unreachable.

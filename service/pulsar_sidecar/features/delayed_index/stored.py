@@ -129,11 +129,7 @@ class StoredIndexes:
     def read(
         self, places: Iterable[TopicName], subscription: str | None = None
     ) -> Iterator[tuple[TopicName, StoredTopic | Unreadable]]:
-        """Yield each of these topics that exists.
-
-        Args:
-            places: partitions, or topics without partitions.
-            subscription: only subscription to read; None for all. Brokers' own cursors are always left out.
+        """Yield each of these topics that exists, with all subscriptions or only one, but not brokers' own cursors.
 
         Raises:
             TemporaryError: the metadata store could not be read.
@@ -149,9 +145,6 @@ class StoredIndexes:
         """Yield the buckets of all subscriptions, without acknowledgements, which take further reads.
 
         Cursors that are unreadable or change meanwhile are skipped: for callers that need no complete answer.
-
-        Args:
-            place: partition, or topic without partitions; it need not exist.
 
         Raises:
             TemporaryError: the metadata store could not be read.
@@ -214,7 +207,6 @@ class StoredIndexes:
         }
 
     def _buckets(self, cursors: Iterable[Node]) -> list[tuple[StoredBucket, ...] | Unreadable]:
-        """Return the buckets of each cursor, in the cursors' order."""
         named = [_named_buckets(node) for node in cursors]
         readable = [buckets for buckets in named if not isinstance(buckets, Unreadable)]
         ledgers = self.ledgers({ledger_id for buckets in readable for ledger_id in buckets.values()})

@@ -151,8 +151,6 @@ def publish(
 
 
 class _Progress:
-    """Progress bars, one after the other, each for one kind of work."""
-
     def __init__(self) -> None:
         self._doing: str | None = None
         self._bar: output.ProgressBar | None = None

@@ -371,7 +371,6 @@ class FilePublisher:
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def _dry_run(self, publisher: ExactlyOncePublisher, reader: RecordReader, start: int) -> FilePublishResult:
-        """Read everything without publishing."""
         stored = 0
         for record in reader.records(start):
             stored += record.offset > self._resume[publisher.partition_of(_message(record))].after

@@ -164,7 +164,6 @@ class PartitionPublisher:
         self._filling, self._filling_bytes = [], 0
 
     def _work(self, is_enough: Callable[[], bool]) -> None:
-        """Send and take receipts until ``is_enough``, with a new producer where one is lost."""
         self._restart_timeout()
         while True:
             producer = self._opened()

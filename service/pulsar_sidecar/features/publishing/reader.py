@@ -22,6 +22,8 @@ _POSITION: Final = re.compile(r"(\d{1,19}):(\d{1,19}):(-1|\d{1,10}):(-1|\d{1,10}
 _LOOK_SECONDS: Final = 0.2
 _MOST_IN_A_ROW: Final = 1000
 """Messages in a row from one partition; asking an empty one takes a millisecond, so a full one keeps its turn."""
+_FAILURE_TIMEOUT_SECONDS: Final = 120.0
+"""Time that a partition may fail before a call raises its error."""
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _LONGEST_PAUSE_SECONDS: Final = 1.0
 
@@ -105,7 +107,6 @@ class ExactlyOnceReader:
         clock: Clock,
         topic: TopicName,
         after: Mapping[int, ReadPosition] | None = None,
-        failure_timeout_seconds: float = 120.0,
     ) -> None:
         """Continue after the positions that the program has stored.
 
@@ -114,14 +115,12 @@ class ExactlyOnceReader:
             clock: clock for waiting.
             topic: topic with partitions or without.
             after: last stored position of each partition; a partition that is missing is read from its beginning.
-            failure_timeout_seconds: time that a partition may fail before a call raises its error.
 
         Raises:
             ConflictError: a position belongs to a partition that the topic does not have.
         """
         self._source = source
         self._clock = clock
-        self._failure_timeout_seconds = failure_timeout_seconds
         count = source.partitions(topic)
         names = [topic.partition(index) for index in range(count)] or [topic]
         unknown = [index for index in after or {} if not 0 <= index < len(names)]
@@ -182,7 +181,7 @@ class ExactlyOnceReader:
             partition.close()
             now = self._clock.monotonic_seconds()
             partition.failing_since = now if partition.failing_since is None else partition.failing_since
-            if now - partition.failing_since >= self._failure_timeout_seconds:
+            if now - partition.failing_since >= _FAILURE_TIMEOUT_SECONDS:
                 partition.failing_since = None
                 raise
             self._clock.wait_seconds(partition.pause_seconds)
@@ -208,8 +207,6 @@ class ExactlyOnceReader:
 
 
 class _Partition:
-    """Partition with the last position that the reader returned from it."""
-
     def __init__(self, index: int, topic: TopicName, after: ReadPosition | None) -> None:
         self.index = index
         self.topic = topic

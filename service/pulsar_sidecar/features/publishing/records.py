@@ -64,7 +64,6 @@ class RecordReader:
         *,
         is_complete: bool = False,
         feed: Callable[[bytes], None] = lambda data: None,
-        most_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         """``is_complete`` declares that nothing will be appended; ``feed`` takes the bytes of each record first."""
         self._file = file
@@ -72,7 +71,6 @@ class RecordReader:
         self._size = size
         self._is_complete = is_complete
         self._feed = feed
-        self._most_bytes = most_bytes
         self.unfinished_at: int | None = None
 
     def records(self, start: int = 0) -> Iterator[FileRecord]:
@@ -119,7 +117,7 @@ class RecordReader:
         self._file.seek(start)
         offset, read, feed = start, self._file.readline, self._feed
         while offset < self._size:
-            line = read(min(self._most_bytes + 1, self._size - offset))
+            line = read(min(MAX_RECORD_BYTES + 1, self._size - offset))
             if line.endswith(_NEWLINE):
                 payload = line[:-1]
             elif offset + len(line) < self._size:
@@ -156,11 +154,10 @@ class RecordReader:
             offset = end
 
     def _check_length(self, offset: int, length: int) -> None:
-        if length > self._most_bytes:
+        if length > MAX_RECORD_BYTES:
             raise InvalidInputError(
-                f"the record at byte {offset} is longer than {format_count(self._most_bytes, 'byte')}; is "
-                "this a file of "
-                f"{self._form.value}?"
+                f"the record at byte {offset} is longer than {format_count(MAX_RECORD_BYTES, 'byte')}; is this a file "
+                f"of {self._form.value}?"
             )
 
 

@@ -101,10 +101,7 @@ def read_back_from(pushed: int, point: StoredPoint | None) -> tuple[bool, Positi
 def resume_point(pushed: int, point: StoredPoint | None, tail: Tail | None) -> ResumePoint:
     """Return the point from which to continue.
 
-    Args:
-        pushed: last sequence id that the broker reports as pushed.
-        point: point of the checkpoint, None without a checkpoint.
-        tail: records that were read back; None if `read_back_from` needs none.
+    ``point`` is None without a checkpoint, and ``tail`` if `read_back_from` needs none.
 
     Raises:
         ConflictError: it is unknown what is stored, or it is not what the checkpoint names.
@@ -145,10 +142,8 @@ def resume_point(pushed: int, point: StoredPoint | None, tail: Tail | None) -> R
 def check_against_file(points: Sequence[ResumePoint], start: int, records: Iterable[tuple[FileRecord, int]]) -> None:
     """Compare the records of the topic with those of the file.
 
-    Args:
-        points: resume point of each partition.
-        start: byte at which ``records`` begin; a hash has covered the bytes before.
-        records: records of the file, each with its partition, at least up to the last that a broker has received.
+    A hash has covered the bytes before ``start``, where ``records`` begin; they go at least up to the last one that a
+    broker has received.
 
     Raises:
         ConflictError: the file is not the one that was published, or keys lead to other partitions than before.

@@ -1,99 +1,22 @@
-"""Cancellations in the tracker: what was canceled is never handed out, and no broker can read the records of it."""
-
-from typing import Any
+"""Cancellations in the tracker: what was canceled is never handed out."""
 
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pulsar_sidecar.features.delayed_index.bucket_key import BucketKey
 from pulsar_sidecar.features.delayed_index.settings import TrackerSettings
-from pulsar_sidecar.features.delayed_index.snapshot import DelayedIndexes, decode_segment
-from pulsar_sidecar.features.delayed_index.tracker.operations import (
-    CancellableTracker,
-    DelayedOperations,
-    DelayedOperationType,
-    OperationSnapshots,
-    decode_operations,
-    encode_operations,
-)
-from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
+from pulsar_sidecar.features.delayed_index.tracker.operations import CancellableTracker, OperationSnapshots
+from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.protobuf import DelayedMessageIndexBucketSegment_pb2 as segment_pb
 
 from tests.fakes.clock import FakeClock
 from tests.unit.delayed_index.tracker.test_tracker import ROW, SETTINGS
 from tests.unit.delayed_index.tracker.trackers import START_MS, rows_of
 
-ROWS = st.lists(st.tuples(st.integers(0, 2**50), st.integers(0, 300), st.integers(0, 2**20)), max_size=5)
 TICK_MS = 10
 SMALL = TrackerSettings(
     tick_time_ms=TICK_MS, strict=True, min_index_count=2, time_step_ms=1000, max_indexes_per_segment=1
 )
-CANCEL, DELAY = DelayedOperationType.CANCEL, DelayedOperationType.DELAY
-
-
-def _pip_segment() -> Any:
-    """``SnapshotSegment`` with the field that PIP-423 adds to its indexes, made of the broker's own definition."""
-    definition = descriptor_pb2.FileDescriptorProto()
-    segment_pb.DESCRIPTOR.CopyToProto(definition)
-    definition.name, definition.package = "pip_423.proto", "pip_423"
-    operation = definition.enum_type.add(name="DelayedOperationType")
-    for each in DelayedOperationType:
-        operation.value.add(name=each.name, number=each.value)
-    [index] = (message for message in definition.message_type if message.name == "DelayedIndex")
-    index.field.add(
-        name="delayed_operation_type",
-        number=4,
-        label=descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
-        type=descriptor_pb2.FieldDescriptorProto.TYPE_ENUM,
-        type_name=".pip_423.DelayedOperationType",
-    )
-    for message in definition.message_type:
-        for field in message.field:
-            if field.type == descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE:
-                field.type_name = f".pip_423.{field.type_name.rpartition('.')[2]}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(definition)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("pip_423.SnapshotSegment"))
-
-
-_PIP_SEGMENT = _pip_segment()
-
-
-@given(ROWS, ROWS)
-def test_operations_are_read_as_they_were_written(
-    delays: list[tuple[int, int, int]], cancels: list[tuple[int, int, int]]
-) -> None:
-    payload = encode_operations(DelayedOperations(DelayedIndexes.of(delays), DelayedIndexes.of(cancels)))
-    again = decode_operations(payload)
-    assert (rows_of(again.delays), rows_of(again.cancels)) == (delays, cancels)
-    with pytest.raises(UndecodableError):
-        decode_segment(payload)
-    pip = _PIP_SEGMENT.FromString(payload[len(encode_operations(_none())) :])
-    found = [(index.timestamp, index.ledger_id, index.entry_id, index.delayed_operation_type) for index in pip.indexes]
-    assert found == [*((*row, DELAY) for row in delays), *((*row, CANCEL) for row in cancels)]
-
-
-def _none() -> DelayedOperations:
-    return DelayedOperations(DelayedIndexes.of(()), DelayedIndexes.of(()))
-
-
-def test_entry_resembling_field_4_is_not_a_cancellation() -> None:
-    rows = [(1, 2, 0x20 | 0x80), (1, 2, 0xA0 | 0x80), (5, 6, 160)]
-    for delays, cancels in ((rows, []), ([], rows)):
-        segment = DelayedOperations(DelayedIndexes.of(delays), DelayedIndexes.of(cancels))
-        again = decode_operations(encode_operations(segment))
-        assert (rows_of(again.delays), rows_of(again.cancels)) == (delays, cancels)
-
-
-@pytest.mark.parametrize("cut", [1, 8, 10, 12, -1, -2, -3])
-def test_damaged_operations_are_refused(cut: int) -> None:
-    payload = encode_operations(DelayedOperations(DelayedIndexes.of([(5, 6, 7)]), DelayedIndexes.of([(1, 2, 3)])))
-    with pytest.raises(UndecodableError):
-        decode_operations(payload[:cut])
-    with pytest.raises(UndecodableError):
-        decode_operations(b"\x0a\x06\x08\x01\x10\x01\x18\x01")
 
 
 @given(
@@ -158,8 +81,8 @@ def _sealed(snapshots: OperationSnapshots, clock: FakeClock, target: tuple[int, 
     """A bucket of ledger 0 with four segments, and with a cancellation of the target, which is not tracked yet."""
     tracker = CancellableTracker(SMALL, snapshots, clock.now_ms)
     for entry in range(4):
-        assert tracker.apply_delay_operation(0, entry, START_MS + 50 + 100 * entry, DELAY)
-    assert tracker.apply_delay_operation(*target, CANCEL)
+        assert tracker.add_message(0, entry, START_MS + 50 + 100 * entry)
+    assert tracker.cancel_message(*target)
     assert tracker.add_message(1, 0, START_MS + 60)
     assert [bucket.key for bucket in tracker.buckets] == [BucketKey(0, 0)]
     return tracker
@@ -198,7 +121,7 @@ def test_a_seal_leaves_out_what_was_canceled() -> None:
     assert tracker.add_message(1, 0, START_MS + 100)
     assert not tracker.contains_message(0, 1)
     assert tracker.number_of_delayed_messages == 3
-    assert [rows_of(segment.delays) for segment in snapshots.get_bucket_snapshot_segment(LedgerId(1), 1, 2)] == [
+    assert [rows_of(segment) for segment in snapshots.get_bucket_snapshot_segment(LedgerId(1), 1, 2)] == [
         [(START_MS + 100, 0, 0)],
         [(START_MS + 100, 0, 2)],
     ]

@@ -12,7 +12,7 @@ from pulsar_sidecar.features.delayed_index.ports import BucketOwner
 from pulsar_sidecar.features.delayed_index.settings import Behaviour, TrackerSettings
 from pulsar_sidecar.features.delayed_index.snapshot import DelayedIndexes, segment_metadata_of
 from pulsar_sidecar.features.delayed_index.tracker.bucket_ranges import CutRange, in_order_of_hash_map
-from pulsar_sidecar.features.delayed_index.tracker.failures import RecoveryFailedError, TrackerFailedError
+from pulsar_sidecar.features.delayed_index.tracker.sealed_buckets import RecoveryFailedError, TrackerFailedError
 from pulsar_sidecar.features.delayed_index.tracker.snapshot_access import BucketOperation
 from pulsar_sidecar.features.delayed_index.tracker.tracker import BucketDelayedDeliveryTracker
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError, UndecodableError

@@ -211,7 +211,6 @@ def _extent(checked: CheckScope, *, clean: bool) -> str:
 
 
 def _explain(planned: RepairReport) -> None:
-    """Write the remarks about a plan."""
     for each in planned.left:
         where = " ".join(filter(None, (each.kind.value, each.topic, each.subscription)))
         output.info(output.printable(f"left: {where}: {each.cause}; {each.remedy}"))

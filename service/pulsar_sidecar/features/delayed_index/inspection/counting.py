@@ -215,7 +215,6 @@ class CalendarReader:
 
 
 def _calendar(now_ms: int, found: Sequence[_Counts], options: CalendarOptions) -> Calendar:
-    """Combine the counts in steps of the given length, or of a round one that gives at most ``rows``."""
     seconds: Counter[int] = Counter()
     for counts in found:
         seconds.update(counts.by_due_second)

@@ -29,8 +29,6 @@ Bits = dict[LedgerId, BitMap]
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """Segment of a bucket whose ledger is readable, and its position there."""
-
     metadata: SegmentMetadata
     ledger: LedgerMetadata
     position: Position
@@ -88,7 +86,6 @@ def _readable_segments(bucket: StoredBucket) -> Iterator[_Segment]:
 
 
 def _in_both(indexes: DelayedIndexes, metadata: SegmentMetadata) -> Mapping[LedgerId, BitMap]:
-    """Return the entries that both the segment and its bitmaps name."""
     if not len(indexes):
         return {}
     found = segment_metadata_of(indexes).bitmaps

@@ -63,14 +63,7 @@ def load_cost(entries: int, memory_bytes: int) -> LoadCost:
 def forecast_of(
     index: StoredIndex, lengths: Mapping[LedgerId, int], now_ms: int, *, buckets_configured: bool
 ) -> SubscriptionForecast | Unreadable:
-    """Return the forecast for one subscription.
-
-    Args:
-        index: stored index of the subscription.
-        lengths: number of entries of each ledger of the topic, including the last one.
-        now_ms: current time; recovery skips segments that are past.
-        buckets_configured: True if the brokers run the bucket tracker.
-    """
+    """Return the forecast for one subscription; ``lengths`` are by ledger, the open one included."""
     if isinstance(index.acknowledged, Unreadable):
         return index.acknowledged
     waiting = waiting_entries(lengths, [index.acknowledged])

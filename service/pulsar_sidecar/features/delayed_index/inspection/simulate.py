@@ -35,9 +35,9 @@ from pulsar_sidecar.features.delayed_index.results.inspection import (
 from pulsar_sidecar.features.delayed_index.settings import Behaviour, BrokerTracker, TrackerSettings
 from pulsar_sidecar.features.delayed_index.snapshot import DelayedIndexes, SnapshotMetadata, bitmaps_of, decode_metadata
 from pulsar_sidecar.features.delayed_index.stored import StoredIndexes
-from pulsar_sidecar.features.delayed_index.tracker.failures import TrackerFailedError
 from pulsar_sidecar.features.delayed_index.tracker.memory_storage import MemoryBucketProperties, MemorySnapshotStorage
 from pulsar_sidecar.features.delayed_index.tracker.operations import CancellableTracker, OperationSnapshots
+from pulsar_sidecar.features.delayed_index.tracker.sealed_buckets import TrackerFailedError
 from pulsar_sidecar.features.delayed_index.tracker.shared import INDEX_CURSOR, SharedDelayedIndex
 from pulsar_sidecar.features.delayed_index.tracker.snapshot_access import BucketOperation
 from pulsar_sidecar.features.delayed_index.tracker.tracker import BucketDelayedDeliveryTracker
@@ -70,13 +70,7 @@ def _settings(settings: TrackerSettings) -> SimulatedSettings:
 
 
 def simulate(indexes: DelayedIndexes, settings: TrackerSettings, now_ms: int) -> SimulatedTracker:
-    """Simulate the messages in a bucket tracker as in a 4.0.8 broker.
-
-    Args:
-        indexes: not due at ``now_ms``, in order of their entries.
-        settings: the tracker's.
-        now_ms: time of the simulation, milliseconds since the epoch.
-    """
+    """Simulate messages in a bucket tracker as in a 4.0.8 broker; they are in order, and not due at ``now_ms``."""
     storage = MemorySnapshotStorage()
     tracker = BucketDelayedDeliveryTracker(
         settings,
@@ -92,14 +86,7 @@ def simulate(indexes: DelayedIndexes, settings: TrackerSettings, now_ms: int) ->
 def simulate_shared(
     indexes: DelayedIndexes, settings: TrackerSettings, now_ms: int, mark_deletes: Mapping[str, Position]
 ) -> tuple[SimulatedTracker, int]:
-    """Simulate one index for all subscriptions (PIP-195), and count the positions that it gives them.
-
-    Args:
-        indexes: indexes of messages that any of the subscriptions waits for.
-        settings: settings of the shared index.
-        now_ms: time at which all messages arrive; the count covers the time until all are due.
-        mark_deletes: mark-delete positions of the subscriptions.
-    """
+    """Simulate one index for all subscriptions (PIP-195), and count the positions that it gives until all are due."""
     storage, times = MemorySnapshotStorage(), [now_ms]
     tracker = BucketDelayedDeliveryTracker(
         settings,
@@ -182,12 +169,6 @@ def cancellations_after_restart(
 
     Each cancellation follows its message immediately, as early as possible: a later one is in no bucket until the next
     bucket is sealed. The sidecar's own cancellations acknowledge, so a restart forgets none of them.
-
-    Args:
-        indexes: indexes not due at ``now_ms``, in order of their entries.
-        cancelled: messages to cancel.
-        settings: settings of the tracker.
-        now_ms: time of everything but the deliveries, milliseconds since the epoch.
     """
     rows = {position: row for row, position in enumerate(indexes.positions()) if position in cancelled}
     snapshots, times = OperationSnapshots(), [now_ms]
@@ -237,13 +218,6 @@ class Simulator:
         cancelled: Collection[Position] = (),
     ) -> list[Simulation]:
         """Simulate each subscription with these settings and today's; a shared index covers all together.
-
-        Args:
-            topic: with or without partitions.
-            subscription: only subscription to simulate; None for all.
-            settings: settings of the bucket tracker.
-            limit: maximum number of entries read per subscription.
-            cancelled: messages to cancel in PIP-423's tracker.
 
         Raises:
             InvalidInputError: a shared index is combined with a subscription or with cancellations.
@@ -365,7 +339,6 @@ _ADDED_UP = frozenset(field.name for field in fields(SimulatedTracker)) - {
 
 
 def _together(trackers: Sequence[SimulatedTracker]) -> SimulatedTracker:
-    """Combine several subscriptions' trackers into one."""
     return replace(
         trackers[0],
         load=sum_of_costs(each.load for each in trackers),

@@ -137,7 +137,6 @@ class BucketPointers:
             raise lost
 
     def _names(self, change: PointerChange) -> bool:
-        """Return True if the cursor now names the intended buckets."""
         named = self.named(change.topic, change.subscription)
         attached = all(named.get(str(key)) == ledger_id for key, ledger_id in change.attach.items())
         return attached and not any(named.get(name) == ledger_id for name, ledger_id in change.detach.items())

@@ -80,11 +80,7 @@ def planned_buckets(
 ) -> tuple[PlannedBucket, ...]:
     """Return the buckets that `build` writes for one subscription.
 
-    Args:
-        waiting: entries that the subscription has not acknowledged.
-        left_out: ledgers with unacknowledged messages that get no index.
-        delayed: delayed messages of each other ledger.
-        settings: settings of the brokers; of those that merge, the settings of the one that merges first.
+    Of brokers that merge, ``settings`` are those of the one that merges first. ``left_out`` ledgers get no index.
 
     Raises:
         ConflictError: with these buckets, a broker would merge when it seals its next one.

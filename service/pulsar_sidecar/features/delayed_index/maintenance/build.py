@@ -228,7 +228,6 @@ class IndexBuilder:
         return build.result(written.values(), outcome)
 
     def _write(self, index: StoredIndex, buckets: Sequence[PlannedBucket]) -> Mapping[BucketKey, LedgerId]:
-        """Write all buckets and read each back; delete all of them upon an error."""
         written: dict[BucketKey, LedgerId] = {}
         try:
             for bucket in buckets:
@@ -268,7 +267,6 @@ class IndexBuilder:
 
 
 def _demand_recoverable(index: StoredIndex) -> None:
-    """Raise if an existing bucket would keep a broker from using any."""
     recovery = recovery_of(index.buckets)
     if recovery.tracker is not Tracker.BUCKETS:
         raise ConflictError(
@@ -278,7 +276,6 @@ def _demand_recoverable(index: StoredIndex) -> None:
 
 
 def _hash_of(builds: Iterable[SubscriptionBuild]) -> str:
-    """Return the hash of the buckets to write, their owners and the cursors' versions."""
     digest = hashlib.sha256()
     for build in builds:
         index = build.index

@@ -237,7 +237,6 @@ class IndexChecker:
     def _contents(
         self, topic: StoredTopic, so_far: Iterable[Finding], options: CheckOptions, extent: CheckProgress
     ) -> Iterator[Finding]:
-        """Check segments against entry 0 and messages, for every bucket not already known to be useless."""
         extent.topics += 1
         extent.subscriptions += len(topic.subscriptions)
         useless = {(each.subscription, each.bucket) for each in so_far if each.kind is FindingKind.OUTSIDE_TOPIC}
@@ -285,7 +284,6 @@ class IndexChecker:
         yield from check_messages(index, bucket, known, answers)
 
     def _read(self, topic: TopicName, positions: Sequence[Position]) -> dict[Position, EntryAnswer]:
-        """Return the messages' own metadata, without unreadable ones."""
         answers: dict[Position, EntryAnswer] = {}
         # The topic was deleted meanwhile with its buckets, or is unreadable now: the rest does not count as compared,
         # and the check continues with other topics.
@@ -387,7 +385,6 @@ def _shuffled(
 
 
 def _bucket_claim(data: bytes) -> BucketClaim | None:
-    """Return the bucket that the ledger's metadata name; None if they name none or cannot be read."""
     try:
         claim = read_claim(decode_ledger_metadata(data).custom_metadata)
     except UndecodableError:

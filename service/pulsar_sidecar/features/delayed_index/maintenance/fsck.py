@@ -77,10 +77,7 @@ def check_downgrade(topic: StoredTopic, trackers: Mapping[str, BrokerTracker]) -
 def check_topic(topic: StoredTopic, due_by_ms: int) -> Iterator[Finding]:
     """Yield the findings that follow from the nodes and from entry 0 of each bucket.
 
-    Args:
-        topic: stored indexes of the topic.
-        due_by_ms: latest due time of a dead bucket, milliseconds since the epoch; earlier than now, so that brokers had
-            time to delete the bucket.
+    ``due_by_ms`` is the latest due time of a dead bucket: earlier than now, so that brokers had time to delete it.
     """
     for subscription, index in topic.subscriptions.items():
         if isinstance(index, Unreadable):

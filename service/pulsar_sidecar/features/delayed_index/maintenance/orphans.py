@@ -72,7 +72,6 @@ class OrphanJudge:
         return self._ports.brokers.trackers().values()
 
     def _by_brokers(self, count: int) -> RepairStep | Unreadable:
-        """Decide by the brokers' settings: attach if they would use this many buckets of a subscription."""
         settings = [each.settings for each in self._trackers if each.keeps_buckets]
         if not settings:
             return RepairStep.HAND_OVER
@@ -84,7 +83,6 @@ class OrphanJudge:
         return RepairStep.HAND_OVER if merge else RepairStep.ATTACH
 
     def _by_content(self, orphan: OrphanedBucket, key: BucketKey) -> RepairStep | Unreadable:
-        """Decide by content: attach if bits and indexes match, and every index matches its message."""
         entries, ledger_id, ledger = self._ports.buckets, orphan.ledger_id, orphan.metadata
         position = Position(ledger_id, METADATA_ENTRY)
         snapshot = decode_snapshot(entries.read({ledger_id: ledger}, [position])[position])

@@ -138,12 +138,7 @@ class IndexRepair:
         self.checker = IndexChecker(ports.check)
 
     def plan(self, scope: TopicName | str, options: CheckOptions, kinds: Collection[FindingKind] = ()) -> RepairPlan:
-        """Plan the repair of a topic, a namespace or a tenant.
-
-        Args:
-            scope: topic, or name of a namespace or tenant.
-            options: options of the check.
-            kinds: kinds of findings to repair; if empty, all except `ON_DEMAND`.
+        """Plan the repair of a topic, a namespace or a tenant, of these kinds of findings, or of all but `ON_DEMAND`.
 
         Raises:
             InvalidInputError: ``kinds`` includes orphans, but ``options`` does not search for them.
@@ -245,7 +240,6 @@ class IndexRepair:
     # --- execution -------------------------------------------------------------------------------------------------
 
     def _execute(self, actions: Sequence[PlannedAction]) -> list[RepairResult]:
-        """Execute all actions of one subscription."""
         unusable = [each for each in actions if each.step in (RepairStep.RETIRE, RepairStep.HAND_OVER)]
         refused = self._enqueue(unusable)
         sent = [each for each in unusable if each not in refused]

@@ -1,8 +1,7 @@
 """Snapshots and cursor properties in memory, for simulations and for a tracker without a cluster."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from pulsar_sidecar.features.delayed_index.ports import BucketOwner
 from pulsar_sidecar.features.delayed_index.snapshot import (
@@ -15,8 +14,6 @@ from pulsar_sidecar.features.delayed_index.snapshot import (
 )
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
 from pulsar_sidecar.model.ids import LedgerId
-
-_Segment = TypeVar("_Segment")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +34,21 @@ class StoredSnapshot:
         return sum(map(len, self.payloads))
 
 
-class MemorySnapshots(Generic[_Segment]):
-    """`ports.BucketSnapshotStorage` of any segments; ids ascend and are never reused.
+class MemorySnapshotStorage:
+    """`ports.BucketSnapshotStorage`; ids ascend and are never reused.
 
     Attributes:
         snapshots: stored snapshots by id.
     """
 
-    def __init__(self, encode: Callable[[_Segment], bytes], decode: Callable[[bytes], _Segment]) -> None:
+    def __init__(self) -> None:
         self.snapshots: dict[LedgerId, StoredSnapshot] = {}
-        self._encode, self._decode = encode, decode
         self._next_id = 1
 
     def create_bucket_snapshot(
-        self, metadata: SnapshotMetadata, segments: Sequence[_Segment], owner: BucketOwner
+        self, metadata: SnapshotMetadata, segments: Sequence[DelayedIndexes], owner: BucketOwner
     ) -> LedgerId:
-        payloads = (encode_metadata(metadata), *map(self._encode, segments))
+        payloads = (encode_metadata(metadata), *map(encode_segment, segments))
         bucket_id = LedgerId(self._next_id)
         self._next_id += 1
         self.snapshots[bucket_id] = StoredSnapshot(payloads, owner)
@@ -63,14 +59,14 @@ class MemorySnapshots(Generic[_Segment]):
 
     def get_bucket_snapshot_segment(
         self, bucket_id: LedgerId, first_segment_entry_id: int, last_segment_entry_id: int
-    ) -> Sequence[_Segment]:
+    ) -> Sequence[DelayedIndexes]:
         payloads = self._snapshot(bucket_id).payloads
         if not 0 <= first_segment_entry_id <= last_segment_entry_id < len(payloads):
             raise InvalidInputError(
                 f"bucket {bucket_id} has entries 0 to {len(payloads) - 1}, "
                 f"not {first_segment_entry_id} to {last_segment_entry_id}"
             )
-        return [self._decode(payload) for payload in payloads[first_segment_entry_id : last_segment_entry_id + 1]]
+        return [decode_segment(payload) for payload in payloads[first_segment_entry_id : last_segment_entry_id + 1]]
 
     def get_bucket_snapshot_length(self, bucket_id: LedgerId) -> int:
         return self._snapshot(bucket_id).length
@@ -83,13 +79,6 @@ class MemorySnapshots(Generic[_Segment]):
         if snapshot is None:
             raise NotFoundError(f"there is no bucket {bucket_id}")
         return snapshot
-
-
-class MemorySnapshotStorage(MemorySnapshots[DelayedIndexes]):
-    """Snapshots as brokers write them."""
-
-    def __init__(self) -> None:
-        super().__init__(encode_segment, decode_segment)
 
 
 class MemoryBucketProperties:

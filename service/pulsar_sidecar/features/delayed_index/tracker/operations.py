@@ -8,13 +8,11 @@ due time the tracker remembers the position as canceled and does not track it ag
 As in the PIP, a restart knows only the cancellations that a bucket was sealed with.
 
 No released broker knows field 4 of a ``DelayedIndex``, which marks a cancellation; a broker would read a cancellation
-as a message. So these snapshots have their own store, type of segment and encoding: a storage that brokers read takes
-`DelayedIndexes` and never `DelayedOperations`, and the bytes start with a tag that protobuf refuses.
+as a message. So these snapshots stay in memory, and keep the cancellations beside the indexes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import IntEnum
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -26,53 +24,31 @@ from pulsar_sidecar.features.delayed_index.snapshot import (
     Flags,
     SegmentMetadata,
     SnapshotMetadata,
-    decode_segment,
-    encode_segment,
     joined,
 )
 from pulsar_sidecar.features.delayed_index.tracker.immutable_bucket import ImmutableBucket
-from pulsar_sidecar.features.delayed_index.tracker.memory_storage import MemoryBucketProperties, MemorySnapshots
+from pulsar_sidecar.features.delayed_index.tracker.memory_storage import MemoryBucketProperties, MemorySnapshotStorage
 from pulsar_sidecar.features.delayed_index.tracker.packed import pack
 from pulsar_sidecar.features.delayed_index.tracker.position_bits import PositionBits
 from pulsar_sidecar.features.delayed_index.tracker.queue import NEVER, IndexQueue
 from pulsar_sidecar.features.delayed_index.tracker.tracker import BucketDelayedDeliveryTracker, check_positions
-from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 
 _TICKS: Final = 2
 """Ticks before the due time at which a cancellation takes effect, and after it at which the tracker forgets it."""
-_MAGIC: Final = b"\x00PIP-423\x00"
-"""Tag of field 0, which protobuf refuses."""
-_INDEX_TAG: Final = 0x0A
-_CANCEL_FIELD: Final = b"\x20\x01"
-"""Field 4 with the value 1."""
 
 
-class DelayedOperationType(IntEnum):
-    """``DelayedOperationType`` of the PIP."""
-
-    DELAY = 0
-    CANCEL = 1
-
-
-@dataclass(frozen=True, slots=True)
-class DelayedOperations:
-    """Segment with operations.
+class OperationSnapshots(MemorySnapshotStorage):
+    """Snapshots with operations, in memory, and the properties that name them.
 
     Attributes:
-        delays: messages to deliver.
-        cancels: messages not to deliver, with the latest time at which the cancellation must take effect.
+        cancels: messages not to deliver, by bucket and segment, with the latest time at which the cancellation must
+            take effect.
     """
 
-    delays: DelayedIndexes
-    cancels: DelayedIndexes
-
-
-class OperationSnapshots(MemorySnapshots[DelayedOperations]):
-    """Snapshots with operations, in memory, and the properties that name them."""
-
     def __init__(self) -> None:
-        super().__init__(encode_operations, decode_operations)
+        super().__init__()
+        self.cancels: dict[LedgerId, Sequence[DelayedIndexes]] = {}
         self.pointers = MemoryBucketProperties()
 
 
@@ -93,23 +69,10 @@ class CancellableTracker(BucketDelayedDeliveryTracker):
         self._expiries = IndexQueue()
         self._ticks_ms = _TICKS * settings.tick_time_ms
 
-    def apply_delay_operation(
-        self, ledger_id: int, entry_id: int, deliver_at_ms: int, operation: DelayedOperationType
-    ) -> bool:
-        """``applyDelayOperation``: call `add_message` or `cancel_message`."""
-        match operation:
-            case DelayedOperationType.DELAY:
-                return self.add_message(ledger_id, entry_id, deliver_at_ms)
-            case DelayedOperationType.CANCEL:
-                return self.cancel_message(ledger_id, entry_id, deliver_at_ms)
-
     def cancel_message(self, ledger_id: int, entry_id: int, deliver_at_ms: int) -> bool:
-        """``doCancelOperation``: never dispatch the message; False if it is untracked and already due.
+        """PIP-423's ``doCancelOperation``: never dispatch the message; False if it is untracked and already due.
 
-        Args:
-            ledger_id: ledger of the message.
-            entry_id: entry of the message.
-            deliver_at_ms: due time of the message; with a wrong time the cancellation can take effect too late.
+        With a wrong due time the cancellation can take effect too late.
         """
         check_positions(ledger_id, entry_id, entry_id)
         if self.contains_message(ledger_id, entry_id):
@@ -211,11 +174,9 @@ class _Commands:
         firsts = np.array([segment.min_schedule_timestamp for segment in metadata])
         places = np.maximum(np.searchsorted(firsts, commands.deliver_at_ms, side="right") - 1, 0)
         by_segment = [commands[places == place] for place in range(len(segments))]
-        bucket_id = self._snapshots.create_bucket_snapshot(
-            tuple(map(self._with_commands, metadata, by_segment)),
-            [DelayedOperations(delays, cancels) for delays, cancels in zip(segments, by_segment, strict=True)],
-            owner,
-        )
+        with_commands = tuple(map(self._with_commands, metadata, by_segment))
+        bucket_id = self._snapshots.create_bucket_snapshot(with_commands, segments, owner)
+        self._snapshots.cancels[bucket_id] = by_segment
         self._note(bucket_id, commands)
         # The first segment is already in memory and will not be loaded.
         self.waiting.clear()
@@ -229,10 +190,10 @@ class _Commands:
         self, bucket_id: LedgerId, first_segment_entry_id: int, last_segment_entry_id: int
     ) -> Sequence[DelayedIndexes]:
         segments = self._snapshots.get_bucket_snapshot_segment(bucket_id, first_segment_entry_id, last_segment_entry_id)
-        for segment in segments:
-            self.waiting.add_many(segment.cancels)
-            self._note(bucket_id, segment.cancels)
-        return [segment.delays for segment in segments]
+        for cancels in self._snapshots.cancels[bucket_id][first_segment_entry_id - 1 : last_segment_entry_id]:
+            self.waiting.add_many(cancels)
+            self._note(bucket_id, cancels)
+        return segments
 
     def get_bucket_snapshot_length(self, bucket_id: LedgerId) -> int:
         return self._snapshots.get_bucket_snapshot_length(bucket_id)
@@ -275,49 +236,3 @@ class _Commands:
             return segment
         last_ms = int(commands.deliver_at_ms.max()) + self._ticks_ms
         return replace(segment, max_schedule_timestamp=max(segment.max_schedule_timestamp, last_ms))
-
-
-# --- encoding ------------------------------------------------------------------------------------------------------
-
-
-def encode_operations(segment: DelayedOperations) -> bytes:
-    """Encode the PIP's ``SnapshotSegment``, delays first, behind a mark that keeps brokers from reading it."""
-    cancels = (
-        bytes([_INDEX_TAG, len(index) + len(_CANCEL_FIELD)]) + index + _CANCEL_FIELD
-        for index, is_cancel in _indexes(encode_segment(segment.cancels))
-        if not is_cancel
-    )
-    return _MAGIC + encode_segment(segment.delays) + b"".join(cancels)
-
-
-def decode_operations(payload: bytes) -> DelayedOperations:
-    """Decode a segment of `encode_operations`.
-
-    Raises:
-        UndecodableError: the payload is anything else, including a broker's segment.
-    """
-    if not payload.startswith(_MAGIC):
-        raise UndecodableError(f"{len(payload)} bytes are not a segment with operations; perhaps a broker wrote them")
-    parts: dict[bool, list[bytes]] = {False: [], True: []}
-    for index, is_cancel in _indexes(payload[len(_MAGIC) :]):
-        parts[is_cancel].append(bytes([_INDEX_TAG, len(index)]) + index)
-    return DelayedOperations(decode_segment(b"".join(parts[False])), decode_segment(b"".join(parts[True])))
-
-
-def _indexes(payload: bytes) -> list[tuple[bytes, bool]]:
-    """Return each index without field 4, and True if that marks a cancellation."""
-    found, at = [], 0
-    while at < len(payload):
-        length = payload[at + 1] if at + 1 < len(payload) else 0
-        index, at, tag = payload[at + 2 : at + 2 + length], at + 2 + length, payload[at]
-        if tag != _INDEX_TAG or not length or at > len(payload):
-            raise UndecodableError("a segment with operations is truncated or damaged; read it again")
-        is_cancel = index.endswith(_CANCEL_FIELD) and _has_cancel_field(index)
-        found.append((index.removesuffix(_CANCEL_FIELD) if is_cancel else index, is_cancel))
-    return found
-
-
-def _has_cancel_field(index: bytes) -> bool:
-    # An entry's number can end with the same two bytes; then the index has too few numbers.
-    numbers = np.count_nonzero(np.frombuffer(index, np.uint8) < 0x80)
-    return bool(numbers == 2 * (len(DelayedIndexes.__slots__) + 1))

@@ -93,12 +93,10 @@ class IndexQueue:
         self.put_back(rows)
         return rows.unpacked()
 
-    def remove(self, positions: Mapping[LedgerId, BitMap]) -> int:
-        """Remove all rows with these positions, and return their number."""
+    def remove(self, positions: Mapping[LedgerId, BitMap]) -> None:
+        """Remove all rows with these positions."""
         rows = self.pop_all()
-        gone = rows.within(positions)
-        self.put_back(pack(rows[~gone]))
-        return int(gone.sum())
+        self.put_back(pack(rows[~rows.within(positions)]))
 
     def _sort_until(self, until_ms: int) -> None:
         if self._size and self._unsorted_first_ms <= until_ms:

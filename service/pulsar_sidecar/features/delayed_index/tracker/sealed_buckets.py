@@ -13,7 +13,6 @@ from pulsar_sidecar.features.delayed_index.bucket_key import BucketKey
 from pulsar_sidecar.features.delayed_index.settings import MAX_MERGE_NUM, Behaviour, TrackerSettings
 from pulsar_sidecar.features.delayed_index.snapshot import NO_INDEXES, DelayedIndexes, bitmaps_of, joined
 from pulsar_sidecar.features.delayed_index.tracker.bucket_ranges import BucketRanges, CutRange, in_order_of_hash_map
-from pulsar_sidecar.features.delayed_index.tracker.failures import RecoveryFailedError, TrackerFailedError
 from pulsar_sidecar.features.delayed_index.tracker.immutable_bucket import ImmutableBucket
 from pulsar_sidecar.features.delayed_index.tracker.mutable_bucket import MutableBucket
 from pulsar_sidecar.features.delayed_index.tracker.packed import NO_PACKED, PackedIndexes, pack
@@ -21,7 +20,7 @@ from pulsar_sidecar.features.delayed_index.tracker.position_bits import Position
 from pulsar_sidecar.features.delayed_index.tracker.queue import NEVER, IndexQueue
 from pulsar_sidecar.features.delayed_index.tracker.sealing import SealedIndexes, seal, sort_indexes
 from pulsar_sidecar.features.delayed_index.tracker.snapshot_access import BucketOperation, SnapshotAccess
-from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.ownership.references import DELAYED_BUCKET_KEY_PREFIX
 from pulsar_sidecar.reports.formatting import format_count
@@ -30,6 +29,23 @@ _DEFAULT_CAPACITY: Final = 16
 """Default capacity of a ``HashMap``."""
 _FEWEST: Final = 2
 """Minimum number of buckets to merge."""
+
+
+class TrackerFailedError(ConflictError):
+    """Raised when a 4.0.8 broker would throw and forget the message (`Behaviour.AS_BROKER` only).
+
+    Attributes:
+        row: row of a batch that failed; the rows before it were added.
+    """
+
+    def __init__(self, what: str, row: int | None = None) -> None:
+        super().__init__(f"{what}; a broker of 4.0.8 throws here, and the subscription stops being dispatched")
+        self.what = what
+        self.row = row
+
+
+class RecoveryFailedError(TemporaryError):
+    """Raised when a bucket cannot be read: a broker falls back to its in-memory tracker; nothing was deleted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 Whichever subscription asks, due positions leave the index once and go into the replay queue of every subscription,
 except those before its mark-delete position. No released broker does this.
 
-A restart forgets the replay queues. That loses no message: the dispatcher reads from `read_again_from`, and delivers a
-message that is due by then without the index.
+A restart forgets the replay queues. That loses no message: the dispatcher reads from the earliest mark-delete position
+on, and delivers a message that is due by then without the index.
 """
 
 from pyroaring import BitMap
@@ -43,35 +43,19 @@ class SharedDelayedIndex:
         replay.mark_delete = mark_delete
         replay.drop_marked()
 
-    def unsubscribe(self, subscription: str) -> None:
-        """Remove a subscription; a missing one is not an error."""
-        self._replays.pop(subscription, None)
-
-    def read_again_from(self) -> Position | None:
-        """Return the earliest mark-delete position, from which a restart adds messages; None without subscriptions."""
-        return min((replay.mark_delete for replay in self._replays.values()), default=None)
-
-    def has_message_available(self, subscription: str) -> bool:
-        """Return True if `get_scheduled_messages` may find one; raises `NotFoundError` if unknown."""
-        return bool(self._replay(subscription).positions.ledgers) or self.tracker.has_message_available()
-
     def get_scheduled_messages(self, subscription: str, max_messages: int) -> list[Position]:
         """Return due positions not yet given to this subscription, at most ``max_messages``, ascending.
 
         Raises:
             NotFoundError: the subscription is unknown.
         """
-        replay = self._replay(subscription)
+        if subscription not in self._replays:
+            raise NotFoundError(f"the index does not know the subscription {subscription}; subscribe it first")
         due = self.tracker.pop_scheduled(max_messages)
         for ledger_id, entries in bitmaps_of(due.ledgers, due.entries).items():
             for each in self._replays.values():
                 each.add(ledger_id, entries)
-        return replay.take(max_messages)
-
-    def _replay(self, subscription: str) -> "_ReplayQueue":
-        if subscription not in self._replays:
-            raise NotFoundError(f"the index does not know the subscription {subscription}; subscribe it first")
-        return self._replays[subscription]
+        return self._replays[subscription].take(max_messages)
 
 
 class _ReplayQueue:

@@ -25,12 +25,11 @@ from pulsar_sidecar.features.delayed_index.snapshot import (
     bitmaps_of,
     joined,
 )
-from pulsar_sidecar.features.delayed_index.tracker.failures import TrackerFailedError
 from pulsar_sidecar.features.delayed_index.tracker.immutable_bucket import ImmutableBucket
 from pulsar_sidecar.features.delayed_index.tracker.mutable_bucket import MutableBucket
 from pulsar_sidecar.features.delayed_index.tracker.packed import PackedIndexes
 from pulsar_sidecar.features.delayed_index.tracker.queue import NEVER, IndexQueue
-from pulsar_sidecar.features.delayed_index.tracker.sealed_buckets import SealedBuckets
+from pulsar_sidecar.features.delayed_index.tracker.sealed_buckets import SealedBuckets, TrackerFailedError
 from pulsar_sidecar.features.delayed_index.tracker.snapshot_access import BucketOperation, SnapshotAccess
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import Position
@@ -239,7 +238,6 @@ class BucketDelayedDeliveryTracker:
         return handed_out
 
     def _take(self, max_messages: int) -> DelayedIndexes:
-        """Take due indexes out of the queues, and load the segments needed for that."""
         cutoff_ms = self._cutoff_ms()
         self.mutable.move_due(cutoff_ms, self.shared)
         taken: list[PackedIndexes] = []
@@ -287,7 +285,6 @@ class BucketDelayedDeliveryTracker:
         return True
 
     def _finish(self, bucket: ImmutableBucket) -> None:
-        """Drop a bucket whose last index is about to be dispatched."""
         self._sealed.drop([bucket])
 
     def _hand_out(self, rows: DelayedIndexes) -> None:

@@ -92,12 +92,7 @@ def decide_actions(
 ) -> ReconcileActions:
     """Decide the actions for all cancellations of one subscription.
 
-    Args:
-        cancellations: cancellations of this subscription.
-        acked: acknowledged positions of its cursor, read after ``now_ms``.
-        policy: delayed-delivery policy of the topic.
-        now_ms: the brokers' time as far as it is known, milliseconds since the epoch.
-        watched_since_ms: time since which the cursor certainly kept its acknowledgements; None if unknown.
+    ``acked`` was read after ``now_ms``; the cursor certainly kept its acknowledgements since ``watched_since_ms``.
     """
     expired_ms = policy.expired_before_ms(now_ms)
     over = [one for one in cancellations if one.deliver_at_ms <= expired_ms]

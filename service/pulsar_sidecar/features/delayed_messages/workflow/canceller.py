@@ -92,11 +92,7 @@ class Canceller:
     ) -> list[MessageOutcome]:
         """Cancel targets and return one outcome for each, in order.
 
-        Args:
-            topic: topic without partitions, or one partition.
-            targets: messages to cancel.
-            options: options of the request.
-            known: entries read earlier; they are not read again while the topic has their ledger.
+        ``known`` entries were read earlier; they are not read again while the topic has their ledger.
 
         Raises:
             NotFoundError: there is no such topic.
@@ -161,7 +157,6 @@ class Canceller:
     def _chunks(
         self, topic: TopicName, entries: Mapping[Position, EntryAnswer]
     ) -> dict[Position, Mapping[int, Position]]:
-        """Find the chunks of each chunked message among the entries."""
         found: dict[Position, Mapping[int, Position]] = {}
         for position, facts in entries.items():
             if isinstance(facts, EntryFacts) and facts.chunk is not None and facts.chunk.total > 1:
@@ -205,7 +200,6 @@ class Canceller:
     def _by_room(
         self, snapshot: TopicSnapshot, name: str, planned: Sequence[PlannedCancellation]
     ) -> tuple[Sequence[PlannedCancellation], Sequence[PlannedCancellation]]:
-        """Split the cancellations by space in the acknowledgement state: those that fit now, and the rest."""
         acked = snapshot.state.cursors[name].acknowledged
         entries = [entry for one in planned for entry in one.cancellation.entries]
         outside = beyond_limit(acked, entries, self.ports.max_ranges())
@@ -263,8 +257,6 @@ class Canceller:
     def _by_log(
         self, topic: TopicName, name: str, planned: Sequence[PlannedCancellation]
     ) -> tuple[Sequence[PlannedCancellation], Sequence[PlannedCancellation]]:
-        """Split the cancellations: those in the log from an earlier request, and the rest."""
-
         def in_log(one: PlannedCancellation) -> bool:
             found = self.store.index.known(topic, one.cancellation.position, name)
             return found is not None and found.status.open
@@ -310,7 +302,6 @@ class Canceller:
 
 
 def _names_the_same(subscriptions: Mapping[str, Subscription], state: TopicInternalStats) -> bool:
-    """Return True if the cached subscriptions are exactly those that exist now."""
     durable = {name for name, found in subscriptions.items() if found.durable}
     others = (subscriptions.keys() - durable) | SYSTEM_SUBSCRIPTIONS | set(filter(remote_cluster, state.cursors))
     return durable - SYSTEM_SUBSCRIPTIONS == state.cursors.keys() - others

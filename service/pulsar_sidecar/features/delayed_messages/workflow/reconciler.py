@@ -121,7 +121,6 @@ class Reconciler:
         return schedule.soon_ms + (_LONGER_WHILE_MORE_COMES_MS if schedule.unpersisted_count > before else 0) <= now_ms
 
     def _reconcile(self, key: SubscriptionKey, schedule: _VisitSchedule, *, at_all: bool) -> None:
-        """Visit all or the unpersisted cancellations, and schedule the next visit."""
         now_ms, interval_ms = self.ports.clock.now_ms(), self.configuration.reconcile_interval_ms
         schedule.soon_ms = now_ms + BROKER_STORES_EVERY_MS
         try:
@@ -167,7 +166,6 @@ class Reconciler:
         return seen.policy
 
     def _check_unpersisted(self, key: SubscriptionKey, schedule: _VisitSchedule) -> DelayPolicy:
-        """Reconcile only the cancellations that are not PERSISTED yet, however many others there are."""
         now_ms = self.ports.brokers_now_ms()
         seen = self._ask(key, max_age_seconds=TYPES_SECONDS)
         if seen is None:
@@ -253,7 +251,6 @@ class Reconciler:
         self._count(CancellationStatus.ACKED, in_time)
 
     def _check_stored(self, seen: _BrokerView, unpersisted: list[Cancellation]) -> list[Cancellation]:
-        """Raise cancellations in the stored state to PERSISTED, and return the others."""
         ledger, last = seen.cursor.ledger, seen.cursor.ledger_last_entry
         try:
             stored = self.ports.stored.read(seen.topic, seen.found.name, ledger, last)

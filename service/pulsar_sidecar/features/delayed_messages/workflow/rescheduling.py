@@ -98,8 +98,6 @@ class _CopySearch:
 
 @dataclass(slots=True)
 class _Progress:
-    """Progress of the leader with an intent, and the time of the next attempt."""
-
     search: _CopySearch
     due_ms: int = 0
     wait_ms: int = _LEADER_RETRIES_MS
@@ -235,7 +233,6 @@ class Rescheduler:
         return RescheduleResult(intent.copy, intent.new_deliver_at_ms, message_outcome(*intent.message, verdicts))
 
     def _finish(self, intent: RescheduleIntent) -> tuple[Verdict, ...]:
-        """Cancel the original."""
         old = Target(intent.position, intent.deliver_at_ms)
         options = CancelOptions(defer=True, requested_by=intent.requested_by)
         (outcome,) = self.canceller.cancel(intent.topic, [old], options)
@@ -244,7 +241,6 @@ class Rescheduler:
         return outcome.verdicts
 
     def _known(self, intent: RescheduleIntent) -> tuple[Verdict, ...]:
-        """Return the known verdicts on the original, one per subscription."""
         known = {one.subscription: one.verdict() for one in self.store.index.find(*intent.message)}
         subscriptions = self.ports.topics.subscriptions(intent.topic)
         for name in {one.name for one in choose_subscriptions((), subscriptions).admitted} - known.keys():

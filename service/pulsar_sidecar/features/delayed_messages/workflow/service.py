@@ -261,8 +261,6 @@ class DelayedDelivery:
         return outcomes
 
     def _now(self, topic: TopicName, position: Position, outcome: MessageOutcome) -> MessageOutcome:
-        """Return the outcome with the newest known verdicts."""
-
         def newest(verdict: Verdict) -> Verdict:
             if verdict.subscription is None or not verdict.proof.open:
                 return verdict
