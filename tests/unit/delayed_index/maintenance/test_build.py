@@ -12,7 +12,7 @@ from pulsar_sidecar.features.delayed_index.settings import IN_MEMORY_TRACKER_FAC
 from pulsar_sidecar.features.delayed_index.tracker.memory_storage import MemoryBucketProperties
 from pulsar_sidecar.features.delayed_index.tracker.snapshot_access import BucketOperation
 from pulsar_sidecar.features.delayed_index.tracker.tracker import BucketDelayedDeliveryTracker
-from pulsar_sidecar.model.errors import ConflictError, NotFoundError, OutcomeUnknownError, TemporaryError
+from pulsar_sidecar.model.errors import ConflictError, NotFoundError, OutcomeUnknownError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerState, OffloadContext
 from pulsar_sidecar.ownership.claims import BucketClaim, read_claim
@@ -27,8 +27,12 @@ from tests.fakes.index_building import DUE, FIRST_BUCKET, PATH, SUBSCRIPTION, In
 THREE = {3: [DUE + 5, DUE, 0, DUE + 500], 5: [0, 0], 8: [DUE + 7], 9: [DUE + 8, DUE + 9, DUE + 10]}
 
 
-def test_buckets_are_sealed_as_a_tracker_seals_them() -> None:
-    setup = IndexToBuild(THREE, small_buckets())
+@pytest.fixture
+def setup() -> IndexToBuild:
+    return IndexToBuild(THREE, small_buckets())
+
+
+def test_buckets_are_sealed_as_a_tracker_seals_them(setup: IndexToBuild) -> None:
     [built] = setup.build()
     assert (built.subscription, built.outcome) == (SUBSCRIPTION, PointerOutcome.DONE)
     assert [bucket.ledger_id for bucket in built.buckets] == [FIRST_BUCKET, FIRST_BUCKET + 1]
@@ -64,16 +68,14 @@ def test_offloaded_ledgers_are_left_out_and_those_that_are_acknowledged_not_name
     assert set(setup.indexed()) == {(8, 0), (9, 0), (9, 1), (9, 2)}
 
 
-def test_build_leaves_other_subscriptions_unchanged() -> None:
-    setup = IndexToBuild(THREE, small_buckets())
+def test_build_leaves_other_subscriptions_unchanged(setup: IndexToBuild) -> None:
     setup.topic.cursor("another")
     assert len(setup.builder.plan(TOPIC).subscriptions) == 2
     assert len(setup.build()) == 1
     assert len(setup.builder.plan(TOPIC, "another").subscriptions[0].buckets) == 2
 
 
-def test_a_built_ledger_names_its_bucket() -> None:
-    setup = IndexToBuild(THREE, small_buckets())
+def test_a_built_ledger_names_its_bucket(setup: IndexToBuild) -> None:
     setup.build()
     for key, ledger_id in setup.named().items():
         node = setup.store.peek(ledger_path(ledger_id))
@@ -210,45 +212,27 @@ def refused(setup: IndexToBuild, error: type[Exception], match: str, plan_hash: 
     assert setup.bucket_ledgers() == []
 
 
-def load_the_topic(setup: IndexToBuild) -> None:
-    setup.loaded = "broker-1"
-
-
-def run_one_broker_in_memory(setup: IndexToBuild) -> None:
-    setup.factory = IN_MEMORY_TRACKER_FACTORY
-
-
-def stop_dispatch(setup: IndexToBuild) -> None:
-    setup.settings = small_buckets(max_num_buckets=3)
-
-
-def open_a_ledger(setup: IndexToBuild) -> None:
-    setup.store.put(ledger_path(LedgerId(9)), ledger_metadata_bytes(LedgerState.OPEN))
-
-
-def lose_a_ledger(setup: IndexToBuild) -> None:
-    setup.store.remove(ledger_path(LedgerId(8)))
-
-
-def hide_the_messages(setup: IndexToBuild) -> None:
-    setup.unreadable = True
-
-
 @pytest.mark.parametrize(
-    ("spoil", "error", "why"),
+    ("name", "value", "error", "why"),
     [
-        (load_the_topic, ConflictError, f"broker-1 has {TOPIC} loaded"),
-        (run_one_broker_in_memory, ConflictError, "broker-2 runs .*InMemory.*set delayedDeliveryTrackerFactoryClassN"),
-        (stop_dispatch, ConflictError, "NumBuckets=3, .*set -1$"),
-        (open_a_ledger, ConflictError, "ledger 9 .*not closed.*topics unload"),
-        (lose_a_ledger, ConflictError, "ledger 8, which is gone"),
-        (hide_the_messages, TemporaryError, "no bookie has it"),
+        ("loaded", "broker-1", ConflictError, f"broker-1 has {TOPIC} loaded"),
+        ("factory", IN_MEMORY_TRACKER_FACTORY, ConflictError, "broker-2 runs .*InMemory.*TrackerFactoryClassName"),
+        ("settings", small_buckets(max_num_buckets=3), ConflictError, "NumBuckets=3, .*set -1$"),
+        ("unreadable", True, TemporaryError, "no bookie has it"),
     ],
 )
-def test_impossible_build_is_refused(spoil: Callable[[IndexToBuild], None], error: type[Exception], why: str) -> None:
-    setup = IndexToBuild(THREE, small_buckets())
-    spoil(setup)
+def test_impossible_build_is_refused(
+    setup: IndexToBuild, name: str, value: object, error: type[Exception], why: str
+) -> None:
+    setattr(setup, name, value)
     refused(setup, error, why)
+
+
+def test_ledgers_that_are_open_or_gone_are_refused(setup: IndexToBuild) -> None:
+    setup.store.put(ledger_path(LedgerId(9)), ledger_metadata_bytes(LedgerState.OPEN))
+    refused(setup, ConflictError, "ledger 9 .*not closed.*topics unload")
+    setup.store.remove(ledger_path(LedgerId(8)))
+    refused(setup, ConflictError, "ledger 8, which is gone")
 
 
 @pytest.mark.parametrize(
@@ -258,15 +242,13 @@ def test_impossible_build_is_refused(spoil: Callable[[IndexToBuild], None], erro
         (PATH, f"subscription {SUBSCRIPTION} of {TOPIC} cannot be read: "),
     ],
 )
-def test_nodes_that_cannot_be_read_are_refused_by_name(path: str, what: str) -> None:
-    setup = IndexToBuild(THREE, small_buckets())
+def test_nodes_that_cannot_be_read_are_refused_by_name(setup: IndexToBuild, path: str, what: str) -> None:
     setup.store.put(path, b"\xff\xff")
     with pytest.raises(TemporaryError, match=f"^{what}"):
         setup.plan()
 
 
-def test_a_position_or_a_key_that_cannot_be_read_is_refused_by_name() -> None:
-    setup = IndexToBuild(THREE, small_buckets())
+def test_a_position_or_a_key_that_cannot_be_read_is_refused_by_name(setup: IndexToBuild) -> None:
     setup.cursors.unreadable = "ledger 4 is away"
     cursor = f"the cursor of {SUBSCRIPTION} on {TOPIC} cannot be read: ledger 4 is away"
     refused(setup, TemporaryError, f"^{cursor}$")
@@ -275,67 +257,36 @@ def test_a_position_or_a_key_that_cannot_be_read_is_refused_by_name() -> None:
     refused(setup, ConflictError, "bucket_7' does not name a bucket; .*repair first$")
 
 
-def test_another_plan_than_the_approved_one_is_refused() -> None:
-    setup = IndexToBuild(THREE, small_buckets())
+def test_another_plan_than_the_approved_one_is_refused(setup: IndexToBuild) -> None:
     approved = setup.plan().hash
     assert setup.plan().hash == approved
     setup.topic.cursor(SUBSCRIPTION, setup.mark_delete)
     refused(setup, ConflictError, "not the approved .*review and approve the new plan$", approved)
 
 
-def lose_the_ledger(setup: IndexToBuild) -> None:
-    setup.store.remove(ledger_path(LedgerId(700)))
-
-
-def lose_entry_0(setup: IndexToBuild) -> None:
-    del setup.bookies.payloads[700, 0]
-
-
-def cut_entry_0(setup: IndexToBuild) -> None:
-    setup.bookies.payloads[700, 0] = setup.bookies.payloads[700, 0][:-1]
-
-
-def hide_entry_0(setup: IndexToBuild) -> None:
-    setup.bookies.unreadable[700, 0] = "its bookies are away"
-
-
-def overlap(setup: IndexToBuild) -> None:
-    setup.topic.seal(SUBSCRIPTION, 701, 8, 9, [(DUE + 8, 9, 0)])
-    setup.topic.cursor(SUBSCRIPTION, setup.mark_delete)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "why"),
-    [
-        (lose_the_ledger, "ledger 700 does not exist, so a broker falls back to the in-memory tracker"),
-        (lose_entry_0, "ledger 700 has no entry 0, so a broker falls back to the in-memory tracker"),
-        (cut_entry_0, "bucket_7_8 could not be read"),
-        (hide_entry_0, "bucket_7_8 could not be read"),
-        (overlap, "bucket_7_8 and .*bucket_8_9 overlap"),
-    ],
-)
-def test_unrecoverable_buckets_refuse_the_build(spoil: Callable[[IndexToBuild], None], why: str) -> None:
-    setup = IndexToBuild(THREE, small_buckets())
+def test_unrecoverable_buckets_refuse_the_build(setup: IndexToBuild) -> None:
     setup.topic.seal(SUBSCRIPTION, 700, 7, 8, [(DUE + 7, 8, 0)])
     setup.topic.cursor(SUBSCRIPTION, setup.mark_delete)
-    spoil(setup)
-    refused(
-        setup, ConflictError, f"^the buckets of {SUBSCRIPTION} on {TOPIC} .*{why}.*fsck {TOPIC}, and run its repair"
-    )
+    setup.bookies.unreadable[700, 0] = "its bookies are away"
+    what = f"^the buckets of {SUBSCRIPTION} on {TOPIC} cannot all be used:"
+    refused(setup, ConflictError, f"{what} .*bucket_7_8 could not be read.*fsck {TOPIC}, and run its repair")
+    setup.store.remove(ledger_path(LedgerId(700)))
+    refused(setup, ConflictError, f"{what} ledger 700 does not exist")
 
 
 # --- what goes wrong on the way -------------------------------------------------------------------------------------
 
 
-def test_bookies_that_fail_at_the_second_bucket_leave_nothing() -> None:
-    setup = IndexToBuild(THREE, small_buckets())
-    setup.snapshots.fail_after = 1
-    refused(setup, TemporaryError, "too few bookies")
+@pytest.mark.parametrize(
+    "failure", [TemporaryError("too few bookies"), OutcomeUnknownError("ledger 77 is half written")]
+)
+def test_bookies_that_fail_at_the_second_bucket_leave_nothing(setup: IndexToBuild, failure: SidecarError) -> None:
+    setup.snapshots.fail_after, setup.snapshots.failure = 1, failure
+    refused(setup, type(failure), str(failure))
     assert len(setup.snapshots.created) == 1
 
 
-def test_an_error_names_the_subscriptions_that_were_built_before() -> None:
-    setup = IndexToBuild(THREE, small_buckets())
+def test_an_error_names_the_subscriptions_that_were_built_before(setup: IndexToBuild) -> None:
     setup.topic.cursor("z")
     setup.snapshots.fail_after = 2
     attached = f"^too few bookies; the buckets of {SUBSCRIPTION} of {TOPIC} are attached$"
@@ -344,16 +295,7 @@ def test_an_error_names_the_subscriptions_that_were_built_before() -> None:
     assert len(setup.named()) == 2
 
 
-def test_a_half_written_bucket_is_reported_and_the_others_are_deleted() -> None:
-    setup = IndexToBuild(THREE, small_buckets())
-    setup.snapshots.fail_after = 1
-    setup.snapshots.failure = OutcomeUnknownError("ledger 77 is half written")
-    refused(setup, OutcomeUnknownError, "ledger 77")
-    assert len(setup.snapshots.created) == 1
-
-
-def test_a_bucket_that_cannot_be_deleted_again_is_named() -> None:
-    setup = IndexToBuild(THREE, small_buckets())
+def test_a_bucket_that_cannot_be_deleted_again_is_named(setup: IndexToBuild) -> None:
     setup.snapshots.fail_after = 1
     setup.store.fail_next("read", TemporaryError("the store is away"), path=PATH, times=-1)
     left = (
@@ -380,32 +322,18 @@ def test_a_bucket_that_reads_otherwise_than_it_was_written_is_not_attached(
     refused(setup, TemporaryError, "does not read back")
 
 
-def load_while_buckets_are_written(setup: IndexToBuild) -> None:
-    setup.snapshots.before = lambda: load_the_topic(setup)
-
-
-def change_the_cursor_before_the_write(setup: IndexToBuild) -> None:
-    setup.store.before("write", lambda: setup.topic.cursor(SUBSCRIPTION, setup.mark_delete), path=PATH)
-
-
-def remove_the_cursor_before_the_write(setup: IndexToBuild) -> None:
-    setup.store.before("write", lambda: setup.store.remove(PATH), path=PATH)
-
-
 @pytest.mark.parametrize(
     ("happen", "error", "why"),
     [
-        (load_while_buckets_are_written, ConflictError, f"broker-1 has {TOPIC} loaded"),
-        (change_the_cursor_before_the_write, ConflictError, "version"),
-        (remove_the_cursor_before_the_write, NotFoundError, "is gone"),
+        (lambda setup: setup.topic.cursor(SUBSCRIPTION, setup.mark_delete), ConflictError, "version"),
+        (lambda setup: setup.store.remove(PATH), NotFoundError, "is gone"),
     ],
 )
 def test_failed_cursor_update_leaves_no_bucket(
-    happen: Callable[[IndexToBuild], None], error: type[Exception], why: str
+    setup: IndexToBuild, happen: Callable[[IndexToBuild], None], error: type[Exception], why: str
 ) -> None:
-    setup = IndexToBuild(THREE, small_buckets())
     approved = setup.plan().hash
-    happen(setup)
+    setup.store.before("write", lambda: happen(setup), path=PATH)
     with pytest.raises(error, match=why):
         setup.build(approved)
     assert setup.bucket_ledgers() == []
@@ -413,8 +341,13 @@ def test_failed_cursor_update_leaves_no_bucket(
     assert setup.store.peek(PATH) is None or setup.named() == {}
 
 
-def test_a_broker_that_overwrites_the_cursor_is_reported_and_keeps_no_bucket() -> None:
-    setup = IndexToBuild(THREE, small_buckets())
+def test_a_topic_loaded_while_buckets_are_written_gets_none(setup: IndexToBuild) -> None:
+    setup.snapshots.before = lambda: setattr(setup, "loaded", "broker-1")
+    refused(setup, ConflictError, f"broker-1 has {TOPIC} loaded")
+    assert len(setup.snapshots.created) == 2
+
+
+def test_a_broker_that_overwrites_the_cursor_is_reported_and_keeps_no_bucket(setup: IndexToBuild) -> None:
     node = setup.store.peek(PATH)
     assert node is not None
     approved = setup.plan().hash
@@ -426,8 +359,7 @@ def test_a_broker_that_overwrites_the_cursor_is_reported_and_keeps_no_bucket() -
     refused(setup, ConflictError, "wrote its own copy.*unload it, and build again", approved)
 
 
-def test_a_bucket_that_the_cursor_names_after_all_is_not_deleted() -> None:
-    setup = IndexToBuild(THREE, small_buckets())
+def test_a_bucket_that_the_cursor_names_after_all_is_not_deleted(setup: IndexToBuild) -> None:
     old = setup.store.peek(PATH)
     assert old is not None
     reads: list[bytes] = []
@@ -447,8 +379,7 @@ def test_a_bucket_that_the_cursor_names_after_all_is_not_deleted() -> None:
 
 
 @pytest.mark.parametrize("can_look", [True, False])
-def test_a_lost_answer_names_what_may_be_left(can_look: bool) -> None:
-    setup = IndexToBuild(THREE, small_buckets())
+def test_a_lost_answer_names_what_may_be_left(setup: IndexToBuild, can_look: bool) -> None:
     approved = setup.plan().hash
     if not can_look:
         away = TemporaryError("the store is away")
