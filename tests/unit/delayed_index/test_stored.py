@@ -4,7 +4,7 @@ import json
 
 import pytest
 from pulsar_sidecar.features.delayed_index.bucket_key import BucketKey
-from pulsar_sidecar.features.delayed_index.stored import AcknowledgedEntries, StoredBucket, StoredIndex, StoredTopic
+from pulsar_sidecar.features.delayed_index.stored import AcknowledgedEntries, StoredIndex, StoredTopic
 from pulsar_sidecar.model.errors import NotFoundError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
@@ -19,44 +19,37 @@ from tests.fakes.delayed_index import TOPIC, FakeBucketEntries, IndexedTopic, st
 from tests.fakes.metadata import FakeMetadataStore
 
 
-@pytest.fixture
-def store() -> FakeMetadataStore:
-    return FakeMetadataStore()
+class Stored:
+    def __init__(self) -> None:
+        self.store = FakeMetadataStore()
+        self.entries = FakeBucketEntries()
+        self.topic = IndexedTopic(self.store, self.entries)
+        self.topic.ledgers(7, 8, 9, 10)
+        self.topic.seal("s", 101, 9, 9, [(3_000, 9, 4)])
+        self.topic.seal("s", 100, 7, 8, [(1_000, 7, 1), (1_500, 8, 2)], [(2_000, 7, 0)])
+        self.topic.cursor("s", (7, 0))
+        self.indexes = stored_indexes(self.store, self.entries)
+
+    def read(self, subscription: str | None = None) -> StoredTopic:
+        ((place, found),) = self.indexes.read([TOPIC], subscription)
+        assert place == TOPIC
+        assert isinstance(found, StoredTopic)
+        return found
+
+    @property
+    def index(self) -> StoredIndex:
+        index = self.read().subscriptions["s"]
+        assert isinstance(index, StoredIndex)
+        return index
 
 
 @pytest.fixture
-def entries() -> FakeBucketEntries:
-    return FakeBucketEntries()
+def stored() -> Stored:
+    return Stored()
 
 
-@pytest.fixture
-def topic(store: FakeMetadataStore, entries: FakeBucketEntries) -> IndexedTopic:
-    made = IndexedTopic(store, entries)
-    made.ledgers(7, 8, 9, 10)
-    made.seal("s", 101, 9, 9, [(3_000, 9, 4)])
-    made.seal("s", 100, 7, 8, [(1_000, 7, 1), (1_500, 8, 2)], [(2_000, 7, 0)])
-    made.cursor("s", (7, 0))
-    return made
-
-
-def index_of(store: FakeMetadataStore, entries: FakeBucketEntries, subscription: str = "s") -> StoredIndex | Unreadable:
-    ((place, found),) = stored_indexes(store, entries).read([TOPIC])
-    assert place == TOPIC
-    assert isinstance(found, StoredTopic)
-    return found.subscriptions[subscription]
-
-
-def buckets_of(store: FakeMetadataStore, entries: FakeBucketEntries) -> tuple[StoredBucket, ...]:
-    index = index_of(store, entries)
-    assert isinstance(index, StoredIndex)
-    return index.buckets
-
-
-def test_buckets_are_listed_in_order_of_their_ledgers(
-    store: FakeMetadataStore, entries: FakeBucketEntries, topic: IndexedTopic
-) -> None:
-    index = index_of(store, entries)
-    assert isinstance(index, StoredIndex)
+def test_buckets_are_listed_in_order_of_their_ledgers(stored: Stored) -> None:
+    index = stored.index
     assert [(bucket.key, bucket.ledger_id) for bucket in index.buckets] == [
         (BucketKey(LedgerId(7), LedgerId(8)), 100),
         (BucketKey(LedgerId(9), LedgerId(9)), 101),
@@ -71,87 +64,73 @@ def test_buckets_are_listed_in_order_of_their_ledgers(
         (1, 2_000, 2_000),
     ]
     assert index.acknowledged == PositionRanges(Position(LedgerId(7), EntryId(0)))
-    assert sorted(entries.asked) == [(100, 0), (101, 0)]
+    assert sorted(stored.entries.asked) == [(100, 0), (101, 0)]
 
 
-def test_missing_and_damaged_buckets_are_returned_as_values(
-    store: FakeMetadataStore, entries: FakeBucketEntries, topic: IndexedTopic
-) -> None:
-    store.remove(ledger_path(LedgerId(100)))
-    entries.put(101, b"\xff\xff")
-    lost, damaged = buckets_of(store, entries)
+def test_missing_and_damaged_buckets_are_returned_as_values(stored: Stored) -> None:
+    stored.store.remove(ledger_path(LedgerId(100)))
+    stored.entries.put(101, b"\xff\xff")
+    lost, damaged = stored.index.buckets
     assert (lost.ledger, lost.snapshot) == (Absent(), Absent())
     assert isinstance(damaged.ledger, LedgerMetadata)
     assert isinstance(damaged.snapshot, Unreadable)
 
-    topic.seal("s", 100, 7, 8, [(1_000, 7, 1)])
-    store.put(ledger_path(LedgerId(101)), b"nonsense")
-    entries.unreadable[100, 0] = "no bookie answers"
-    silent, odd = buckets_of(store, entries)
+    stored.topic.seal("s", 100, 7, 8, [(1_000, 7, 1)])
+    stored.store.put(ledger_path(LedgerId(101)), b"nonsense")
+    stored.entries.unreadable[100, 0] = "no bookie answers"
+    silent, odd = stored.index.buckets
     assert silent.snapshot == Unreadable("no bookie answers")
     assert isinstance(odd.ledger, Unreadable)
     assert odd.snapshot == odd.ledger
 
-    store.put(ledger_path(LedgerId(101)), ledger_metadata_bytes(last_entry_id=-1))
-    del entries.payloads[101, 0]
-    assert buckets_of(store, entries)[1].snapshot == Absent()
+    stored.store.put(ledger_path(LedgerId(101)), ledger_metadata_bytes(last_entry_id=-1))
+    del stored.entries.payloads[101, 0]
+    assert stored.index.buckets[1].snapshot == Absent()
 
 
-def test_a_name_without_ledgers_comes_last(
-    store: FakeMetadataStore, entries: FakeBucketEntries, topic: IndexedTopic
-) -> None:
-    topic.seal("s", 102, 11, 11, [(1, 11, 0)])
+def test_a_name_without_ledgers_comes_last(stored: Stored) -> None:
+    stored.topic.seal("s", 102, 11, 11, [(1, 11, 0)])
     prefix = "#pulsar.internal.delayed.bucket"
-    buckets = topic._buckets["s"]
+    buckets = stored.topic._buckets["s"]
     buckets[f"{prefix}_x"] = buckets.pop(f"{prefix}_11_11")
-    topic.cursor("s")
-    last = buckets_of(store, entries)[-1]
+    stored.topic.cursor("s")
+    last = stored.index.buckets[-1]
     assert (last.name, last.ledger_id) == (f"{prefix}_x", 102)
     assert isinstance(last.key, Unreadable)
 
 
-def test_a_bucket_that_is_deleted_while_it_is_read_is_read_again(
-    store: FakeMetadataStore, entries: FakeBucketEntries, topic: IndexedTopic
-) -> None:
+def test_a_bucket_that_is_deleted_while_it_is_read_is_read_again(stored: Stored) -> None:
     def delete() -> None:
-        store.remove(ledger_path(LedgerId(100)))
-        del topic._buckets["s"]["#pulsar.internal.delayed.bucket_7_8"]
-        topic.cursor("s")
+        stored.store.remove(ledger_path(LedgerId(100)))
+        del stored.topic._buckets["s"]["#pulsar.internal.delayed.bucket_7_8"]
+        stored.topic.cursor("s")
 
-    store.before("read_many", delete, path=ledger_path(LedgerId(100)))
-    assert [bucket.ledger_id for bucket in buckets_of(store, entries)] == [101]
+    stored.store.before("read_many", delete, path=ledger_path(LedgerId(100)))
+    assert [bucket.ledger_id for bucket in stored.index.buckets] == [101]
 
 
-def test_only_subscriptions_are_reported(
-    store: FakeMetadataStore, entries: FakeBucketEntries, topic: IndexedTopic
-) -> None:
+def test_only_subscriptions_are_reported(stored: Stored) -> None:
     kept_by_brokers = ("__compaction", "pulsar.dedup", "pulsar.repl.other")
     for name in (*kept_by_brokers, "t"):
-        topic.cursor(name)
-    ((_, found),) = stored_indexes(store, entries).read([TOPIC])
-    assert isinstance(found, StoredTopic)
-    assert sorted(found.subscriptions) == ["s", "t"]
+        stored.topic.cursor(name)
+    assert sorted(stored.read().subscriptions) == ["s", "t"]
     for name in (*kept_by_brokers, "nobody"):
-        ((_, found),) = stored_indexes(store, entries).read([TOPIC], name)
-        assert isinstance(found, StoredTopic)
-        assert found.subscriptions == {}
+        assert stored.read(name).subscriptions == {}
 
 
-def test_places_are_read_from_metadata(
-    store: FakeMetadataStore, entries: FakeBucketEntries, topic: IndexedTopic
-) -> None:
-    indexes = stored_indexes(store, entries)
+def test_places_are_read_from_metadata(stored: Stored) -> None:
+    indexes = stored.indexes
     assert indexes.topics.places_of(TOPIC) == [TOPIC]
     parted = parse_topic_name("persistent://public/default/parted")
     with pytest.raises(NotFoundError):
         indexes.topics.places_of(parted)
-    store.put(partitioned_topic_path(parted), json.dumps({"partitions": 2, "deleted": False}).encode())
+    stored.store.put(partitioned_topic_path(parted), json.dumps({"partitions": 2, "deleted": False}).encode())
     assert indexes.topics.places_of(parted) == [parted.partition(0), parted.partition(1)]
     assert list(indexes.read(indexes.topics.places_of(parted))) == []
-    store.put(partitioned_topic_path(parted), b"[]")
+    stored.store.put(partitioned_topic_path(parted), b"[]")
     with pytest.raises(UndecodableError):
         indexes.topics.places_of(parted)
-    store.put("/admin/policies/public/empty", b"{}")
+    stored.store.put("/admin/policies/public/empty", b"{}")
     assert list(indexes.topics.places_below("public/empty")) == []
 
 

@@ -65,16 +65,6 @@ def test_only_a_segment_on_the_border_is_read(
     assert len([one for one in buckets.entries.asked if one.entry_id > 0]) == segments_read
 
 
-def test_a_selection_without_due_times_reads_no_bucket(buckets: Buckets) -> None:
-    assert buckets.outside(None, None) == {}
-    assert buckets.entries.asked == []
-
-
-def test_acknowledged_entries_are_not_read(buckets: Buckets) -> None:
-    assert buckets.outside(300, 500)
-    assert buckets.cursors.asked == 0
-
-
 def test_cursors_that_cannot_be_read_and_topics_that_do_not_exist_rule_nothing_out(buckets: Buckets) -> None:
     buckets.store.put(cursor_path(TOPIC.managed_ledger_name, encode_cursor("t")), b"\xff")
     assert buckets.outside(300, 500) == {5: [0, 1], 6: [1, 2]}

@@ -8,8 +8,8 @@ from pulsar_sidecar.features.delayed_index.service import DelayedIndexService
 from pulsar_sidecar.features.delayed_index.settings import IN_MEMORY_TRACKER_FACTORY, BrokerTracker, TrackerSettings
 from pulsar_sidecar.model.errors import NotFoundError, UnreachableError
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
-from pulsar_sidecar.ownership.paths import cursor_path, ledger_path, managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.model.names import encode_cursor
+from pulsar_sidecar.ownership.paths import cursor_path, ledger_path, managed_ledger_path
 
 from tests.fakes.bookkeeper import ledger_metadata_bytes
 from tests.fakes.delayed_index import (
@@ -134,42 +134,28 @@ def test_next_load_predicts_the_tracker(index: StoredIndex, change: object, expe
 
 
 @pytest.mark.parametrize(
-    ("size", "delayed", "expected"),
+    ("size", "delayed", "expected", "as_bitmaps"),
     [
-        (0, 0, Tracker.NONE),
-        (384, 10, Tracker.IN_MEMORY),
-        (768, 10, Tracker.UNKNOWN),
-        (768, 100, Tracker.BUCKETS),
-        (10_000, 100, Tracker.UNKNOWN),
-        (15_552, 450, Tracker.IN_MEMORY),
-        (15_552 + 384, 450, Tracker.BUCKETS),
+        (0, 0, Tracker.NONE, Tracker.NONE),
+        (384, 10, Tracker.IN_MEMORY, Tracker.IN_MEMORY),
+        (768, 10, Tracker.UNKNOWN, Tracker.UNKNOWN),
+        (768, 100, Tracker.BUCKETS, Tracker.UNKNOWN),
+        (10_000, 100, Tracker.UNKNOWN, Tracker.UNKNOWN),
+        (15_552, 450, Tracker.IN_MEMORY, Tracker.UNKNOWN),
+        (15_552 + 384, 450, Tracker.BUCKETS, Tracker.UNKNOWN),
     ],
 )
-def test_the_tracker_by_the_size_of_its_queues(index: StoredIndex, size: int, delayed: int, expected: Tracker) -> None:
+def test_the_tracker_by_the_size_of_its_queues(
+    index: StoredIndex, size: int, delayed: int, expected: Tracker, as_bitmaps: Tracker
+) -> None:
     index.trackers.owned_by = index.trackers.loaded = OWNER
     index.trackers.sizes = {"s": (delayed, size)}
-    (s,) = index.service.show(TOPIC, "s", ask_broker=True)
-    assert s.running.tracker is expected
+    for in_queue, tracker in ((True, expected), (False, as_bitmaps)):
+        index.trackers.configuration = replace(index.trackers.configuration, memory_in_queue=in_queue)
+        (s,) = index.service.show(TOPIC, "s", ask_broker=True)
+        assert s.running.tracker is tracker
     (t,) = index.service.show(TOPIC, "t", ask_broker=True)
     assert t.running.tracker is Tracker.NONE
-
-
-@pytest.mark.parametrize(
-    ("size", "expected"),
-    [
-        (0, Tracker.NONE),
-        (767, Tracker.IN_MEMORY),
-        (768, Tracker.UNKNOWN),
-        (15_552, Tracker.UNKNOWN),
-        (15_552 + 384, Tracker.UNKNOWN),
-    ],
-)
-def test_bitmaps_in_memory_may_take_what_queues_take(index: StoredIndex, size: int, expected: Tracker) -> None:
-    index.trackers.owned_by = index.trackers.loaded = OWNER
-    index.trackers.configuration = replace(index.trackers.configuration, memory_in_queue=False)
-    index.trackers.sizes = {"s": (450, size)}
-    (s,) = index.service.show(TOPIC, "s", ask_broker=True)
-    assert s.running.tracker is expected
 
 
 def test_another_tracker_is_not_taken_for_one_of_brokers_own(index: StoredIndex) -> None:
@@ -180,18 +166,6 @@ def test_another_tracker_is_not_taken_for_one_of_brokers_own(index: StoredIndex)
     for ask_broker in (False, True):
         (s,) = index.service.show(TOPIC, "s", ask_broker=ask_broker)
         assert {s.configured, s.running, s.next_load} == {unknown}
-
-
-def test_a_broker_of_many_partitions_is_asked_once(index: StoredIndex) -> None:
-    parted = parse_topic_name("persistent://public/default/parted")
-    index.store.put(partitioned_topic_path(parted), b'{"partitions":3,"deleted":false}')
-    for number in range(3):
-        partition = IndexedTopic(index.store, index.entries, parted.partition(number))
-        partition.ledgers(7)
-        partition.cursor("s")
-    index.trackers.owned_by = OWNER
-    assert [view.configured.tracker for view in index.service.show(parted)] == [Tracker.BUCKETS] * 3
-    assert index.trackers.configurations_asked == 1
 
 
 def test_without_buckets_no_broker_has_fallen_back(index: StoredIndex) -> None:

@@ -13,7 +13,8 @@ from pulsar_sidecar.model.errors import (
     TemporaryError,
     UndecodableError,
 )
-from pulsar_sidecar.model.ids import LedgerId, NodeVersion
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.metadata import Node
 from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
 from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, cursor_path, ledger_path
 from pulsar_sidecar.ownership.references import cursor_references
@@ -50,7 +51,7 @@ class Setup:
         self.store = FakeMetadataStore()
         for ledger_id in (31, 46):
             self.store.put(ledger_path(LedgerId(ledger_id)), ledger_metadata_bytes())
-        info = ml.ManagedCursorInfo.FromString(cursor_bytes(buckets=buckets or {str(THERE): 31, DANGLING: 99}))
+        info = ml.ManagedCursorInfo.FromString(cursor_bytes(buckets=buckets or {str(THERE): 31}))
         info.individualDeletedMessages.add(
             lowerEndpoint=ml.NestedPositionInfo(ledgerId=1, entryId=3),
             upperEndpoint=ml.NestedPositionInfo(ledgerId=1, entryId=5),
@@ -63,16 +64,14 @@ class Setup:
         )
 
     @property
-    def version(self) -> NodeVersion:
+    def node(self) -> Node:
         node = self.store.peek(PATH)
         assert node is not None
-        return node.version
+        return node
 
     @property
     def data(self) -> bytes:
-        node = self.store.peek(PATH)
-        assert node is not None
-        return node.data
+        return self.node.data
 
     def change(
         self, attach: Mapping[BucketKey, int] | None = None, detach: Mapping[str, int] | None = None
@@ -80,13 +79,18 @@ class Setup:
         return PointerChange(
             TOPIC,
             SUBSCRIPTION,
-            self.version,
+            self.node.version,
             {key: LedgerId(id_) for key, id_ in (attach or {}).items()},
             {name: LedgerId(id_) for name, id_ in (detach or {}).items()},
         )
 
     def named(self) -> dict[str, int]:
         return dict(cursor_references(self.data).buckets)
+
+
+@pytest.fixture
+def setup() -> Setup:
+    return Setup()
 
 
 def test_buckets_are_named_and_no_longer_named_and_nothing_else_changes() -> None:
@@ -104,8 +108,7 @@ def test_buckets_are_named_and_no_longer_named_and_nothing_else_changes() -> Non
 
 
 @pytest.mark.parametrize("is_compressed", [False, True])
-def test_attaching_appends_to_what_the_broker_wrote_uncompressed(is_compressed: bool) -> None:
-    setup = Setup(buckets={str(THERE): 31})
+def test_attaching_appends_to_what_the_broker_wrote_uncompressed(setup: Setup, is_compressed: bool) -> None:
     plain = setup.data
     if is_compressed:
         setup.store.put(PATH, compressed("NONE", plain, plain))
@@ -144,21 +147,18 @@ def test_brokers_that_cannot_all_be_asked_change_nothing() -> None:
     ],
 )
 def test_mismatched_index_is_refused(
-    attach: Mapping[BucketKey, int], detach: Mapping[str, int], error: type[Exception], match: str
+    setup: Setup, attach: Mapping[BucketKey, int], detach: Mapping[str, int], error: type[Exception], match: str
 ) -> None:
-    setup = Setup(buckets={str(THERE): 31})
     refused(setup, setup.change(attach, detach), error, match)
 
 
-def test_a_cursor_that_changed_since_is_refused() -> None:
-    setup = Setup(buckets={str(THERE): 31})
+def test_a_cursor_that_changed_since_is_refused(setup: Setup) -> None:
     change = setup.change({NEW: 46})
     setup.store.put(PATH, setup.data)
     refused(setup, change, ConflictError, "plan again")
 
 
-def test_a_write_in_between_is_refused_by_the_store() -> None:
-    setup = Setup(buckets={str(THERE): 31})
+def test_a_write_in_between_is_refused_by_the_store(setup: Setup) -> None:
     change = setup.change({NEW: 46})
     setup.store.before("write", lambda: setup.store.put(PATH, setup.data))
     with pytest.raises(ConflictError):
@@ -167,8 +167,7 @@ def test_a_write_in_between_is_refused_by_the_store() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "at the write"])
-def test_a_subscription_that_goes(when: str) -> None:
-    setup = Setup(buckets={str(THERE): 31})
+def test_a_subscription_that_goes(setup: Setup, when: str) -> None:
     change = setup.change({NEW: 46})
     if when == "before":
         setup.store.remove(PATH)
@@ -179,7 +178,7 @@ def test_a_subscription_that_goes(when: str) -> None:
 
 
 def test_a_topic_loaded_at_the_same_moment_is_reported() -> None:
-    setup = Setup(None, "broker-1:8080", buckets={str(THERE): 31})
+    setup = Setup(None, "broker-1:8080")
     assert setup.pointers.change(setup.change({NEW: 46})) is PointerOutcome.LOADED_MEANWHILE
 
 
@@ -199,8 +198,7 @@ def test_a_broker_that_writes_its_own_copy_is_reported(
     assert setup.pointers.change(change) is PointerOutcome.OVERWRITTEN
 
 
-def test_a_subscription_that_goes_after_the_change_names_nothing() -> None:
-    setup = Setup(buckets={str(THERE): 31})
+def test_a_subscription_that_goes_after_the_change_names_nothing(setup: Setup) -> None:
     change = setup.change({NEW: 46})
     when_looked_at_again(setup, lambda: setup.store.remove(PATH))
     assert setup.pointers.change(change) is PointerOutcome.OVERWRITTEN
@@ -214,8 +212,7 @@ def test_a_bad_name_that_stays_is_in_the_way_of_attaching_only() -> None:
     refused(setup, setup.change({NEW: 46}), UndecodableError, "bucket_oddly")
 
 
-def test_ledgers_are_looked_for_where_bookkeeper_keeps_them() -> None:
-    setup = Setup(buckets={str(THERE): 31})
+def test_ledgers_are_looked_for_where_bookkeeper_keeps_them(setup: Setup) -> None:
     elsewhere = BucketPointers(setup.store, FakeLoadedTopics(None), FakeClock(), "/elsewhere")
     with pytest.raises(NotFoundError, match="ledger 46"):
         elsewhere.change(setup.change({NEW: 46}))
@@ -224,8 +221,7 @@ def test_ledgers_are_looked_for_where_bookkeeper_keeps_them() -> None:
 
 
 @pytest.mark.parametrize("applied", [False, True])
-def test_a_lost_answer_is_looked_up(applied: bool) -> None:
-    setup = Setup(buckets={str(THERE): 31})
+def test_a_lost_answer_is_looked_up(setup: Setup, applied: bool) -> None:
     change = setup.change({NEW: 46})
     setup.store.lose_answer_next("write", applied=applied)
     if applied:
@@ -235,8 +231,7 @@ def test_a_lost_answer_is_looked_up(applied: bool) -> None:
             setup.pointers.change(change)
 
 
-def test_a_lost_answer_that_cannot_be_looked_up_is_not_known() -> None:
-    setup = Setup(buckets={str(THERE): 31})
+def test_a_lost_answer_that_cannot_be_looked_up_is_not_known(setup: Setup) -> None:
     change = setup.change({NEW: 46})
     away = TemporaryError("the store is away")
     setup.store.before("write", lambda: setup.store.fail_next("read", away, path=PATH))
@@ -247,7 +242,7 @@ def test_a_lost_answer_that_cannot_be_looked_up_is_not_known() -> None:
 
 
 def test_failed_check_after_the_change_is_outcome_unknown() -> None:
-    setup = Setup(None, TemporaryError("a broker does not answer"), buckets={str(THERE): 31})
+    setup = Setup(None, TemporaryError("a broker does not answer"))
     with pytest.raises(OutcomeUnknownError, match=r"was changed.*delayed-index show"):
         setup.pointers.change(setup.change({NEW: 46}))
     assert setup.named() == {str(THERE): 31, str(NEW): 46}

@@ -18,10 +18,7 @@ from pulsar_sidecar.features.delayed_index.maintenance.checking import (
 )
 from pulsar_sidecar.features.delayed_index.maintenance.fsck import contradictions
 from pulsar_sidecar.features.delayed_index.results.maintenance import FindingKind
-from pulsar_sidecar.features.delayed_index.snapshot import (
-    DelayedIndexes,
-    segment_metadata_of,
-)
+from pulsar_sidecar.features.delayed_index.snapshot import DelayedIndexes, segment_metadata_of
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
@@ -30,7 +27,7 @@ from pulsar_sidecar.ownership.paths import cursor_path, ledger_path, managed_led
 
 from tests.fakes import index_damage as damage
 from tests.fakes.bookkeeper import bucket_custom_metadata, cursor_bytes, ledger_metadata_bytes
-from tests.fakes.checked_index import FIRST, HOUR_MS, SECOND, SUBSCRIPTION, CheckedIndex, tracker
+from tests.fakes.checked_index import FIRST, HOUR_MS, SECOND, SUBSCRIPTION, CheckedIndex
 from tests.fakes.delayed_index import TOPIC, IndexedTopic
 
 CURSOR = cursor_path(TOPIC.managed_ledger_name, encode_cursor(SUBSCRIPTION))
@@ -46,6 +43,11 @@ def found(index: CheckedIndex, options: CheckOptions = ALL) -> list[tuple[Findin
     return [(each.kind, each.ledger_id) for each in check(index, options).findings]
 
 
+@pytest.fixture
+def index() -> CheckedIndex:
+    return CheckedIndex()
+
+
 def test_a_sound_index_is_clean_and_everything_was_looked_at() -> None:
     report = check(CheckedIndex())
     assert report.findings == ()
@@ -53,8 +55,7 @@ def test_a_sound_index_is_clean_and_everything_was_looked_at() -> None:
     assert report.checked == replace(extent.result(), ledgers=2, wrong_share_bound=0.0)
 
 
-def test_a_sample_has_a_bound_and_is_the_same_each_time() -> None:
-    index = CheckedIndex()
+def test_a_sample_has_a_bound_and_is_the_same_each_time(index: CheckedIndex) -> None:
     report = check(index, CheckOptions(sample=2))
     assert (report.checked.entries, report.checked.entries_left, report.checked.ledgers) == (4, 7, None)
     # Half of the four in the first bucket: of seven they are the ones of which most could be wrong unseen.
@@ -65,8 +66,7 @@ def test_a_sample_has_a_bound_and_is_the_same_each_time() -> None:
 
 
 @pytest.mark.parametrize(("ledgers", "named"), [(3, "20, 21, 22"), (5, "20, 21, 22 and 2 more")])
-def test_a_cause_names_three_things_and_counts_the_others(ledgers: int, named: str) -> None:
-    index = CheckedIndex()
+def test_a_cause_names_three_things_and_counts_the_others(index: CheckedIndex, ledgers: int, named: str) -> None:
     index.rows[SECOND] = ([(HOUR_MS, 20 + number, 0) for number in range(ledgers)],)
     index.seal(SECOND, 9, 9)
     causes = [each.cause for each in check(index).findings]
@@ -126,9 +126,11 @@ DEFECTS: list[tuple[Callable[[CheckedIndex], None], list[tuple[FindingKind, int 
 
 @pytest.mark.parametrize(("defect", "expected", "cause"), [pytest.param(*row, id=row[0].__name__) for row in DEFECTS])
 def test_damage_is_found(
-    defect: Callable[[CheckedIndex], None], expected: list[tuple[FindingKind, int | None]], cause: str
+    index: CheckedIndex,
+    defect: Callable[[CheckedIndex], None],
+    expected: list[tuple[FindingKind, int | None]],
+    cause: str,
 ) -> None:
-    index = CheckedIndex()
     defect(index)
     report = check(index)
     assert [(each.kind, each.ledger_id) for each in report.findings] == expected
@@ -140,8 +142,7 @@ def test_damage_is_found(
     assert (first.topic, first.subscription) == place
 
 
-def test_each_broken_bucket_is_found_and_what_is_sound_is_counted_all_the_same() -> None:
-    index = CheckedIndex()
+def test_each_broken_bucket_is_found_and_what_is_sound_is_counted_all_the_same(index: CheckedIndex) -> None:
     damage.point_to_data(index)
     index.messages.due_ms[9, 0] = 5
     report = check(index)
@@ -154,8 +155,7 @@ def test_each_broken_bucket_is_found_and_what_is_sound_is_counted_all_the_same()
     assert report.seconds == BETWEEN_SECONDS
 
 
-def test_each_subscription_and_each_topic_is_checked() -> None:
-    index = CheckedIndex()
+def test_each_subscription_and_each_topic_is_checked(index: CheckedIndex) -> None:
     index.store.put(cursor_path(TOPIC.managed_ledger_name, encode_cursor("a")), b"\xff\xff")
     damage.lose_a_ledger(index)
     other = IndexedTopic(index.store, index.entries, parse_topic_name("persistent://public/default/payments"))
@@ -176,8 +176,7 @@ def test_every_kind_is_made_here() -> None:
     assert {kind for _, expected, _ in DEFECTS for kind, _ in expected} == set(FindingKind)
 
 
-def test_of_overlapping_buckets_with_as_many_indexes_the_first_is_kept() -> None:
-    index = CheckedIndex()
+def test_of_overlapping_buckets_with_as_many_indexes_the_first_is_kept(index: CheckedIndex) -> None:
     index.topic.seal(SUBSCRIPTION, 102, 7, 9, *index.rows[FIRST])
     index.name()
     assert found(index) == [(K.OVERLAP, 102)]
@@ -185,24 +184,23 @@ def test_of_overlapping_buckets_with_as_many_indexes_the_first_is_kept() -> None
 
 @pytest.mark.parametrize(("later_ms", "kinds"), [(8, []), (9, [K.DEAD_BUCKET])])
 def test_a_bucket_is_dead_when_its_last_message_was_due_long_enough_ago(
-    later_ms: int, kinds: list[FindingKind]
+    index: CheckedIndex, later_ms: int, kinds: list[FindingKind]
 ) -> None:
-    index = CheckedIndex()
     index.store.advance_ms(HOUR_MS + ALL.min_age_ms + later_ms)
     index.name((8, 9))
     assert [kind for kind, _ in found(index)] == kinds
 
 
 @pytest.mark.parametrize(("later_ms", "kinds"), [(-1, []), (0, [K.ORPHANED_BUCKET])])
-def test_a_bucket_is_an_orphan_when_its_ledger_is_old_enough(later_ms: int, kinds: list[FindingKind]) -> None:
-    index = CheckedIndex()
+def test_a_bucket_is_an_orphan_when_its_ledger_is_old_enough(
+    index: CheckedIndex, later_ms: int, kinds: list[FindingKind]
+) -> None:
     damage.name_only_the_second(index)
     index.store.set_created_ms(ledger_path(LedgerId(FIRST)), index.store.now_ms() - ALL.min_age_ms - later_ms)
     assert [kind for kind, _ in found(index)] == kinds
 
 
-def test_orphans_are_those_of_the_scope() -> None:
-    index = CheckedIndex()
+def test_orphans_are_those_of_the_scope(index: CheckedIndex) -> None:
     damage.forget_a_bucket(index)
     elsewhere = parse_topic_name("persistent://public/other/x")
     index.store.put(managed_ledger_path(elsewhere.managed_ledger_name))
@@ -215,8 +213,7 @@ def test_orphans_are_those_of_the_scope() -> None:
 # --- what is no damage -----------------------------------------------------------------------------------------------
 
 
-def test_orphans_are_looked_for_on_demand_only_and_only_old_ones() -> None:
-    index = CheckedIndex()
+def test_orphans_are_looked_for_on_demand_only_and_only_old_ones(index: CheckedIndex) -> None:
     index.store.put(CURSOR, cursor_bytes(mark_delete=(7, 0)))
     assert found(index) == [], "a broker may be about to point to them"
     index.store.advance_ms(HOUR_MS)
@@ -224,29 +221,25 @@ def test_orphans_are_looked_for_on_demand_only_and_only_old_ones() -> None:
     assert len(found(index)) == 2
 
 
-def test_buckets_of_a_deleted_topic_are_found() -> None:
-    index = CheckedIndex()
+def test_buckets_of_a_deleted_topic_are_found(index: CheckedIndex) -> None:
     index.store.remove(managed_ledger_path(TOPIC.managed_ledger_name))
     index.store.advance_ms(HOUR_MS)
     assert found(index) == [(K.ORPHANED_BUCKET, FIRST), (K.ORPHANED_BUCKET, SECOND)]
 
 
-def test_a_cursor_that_cannot_be_read_may_point_to_everything() -> None:
-    index = CheckedIndex()
+def test_a_cursor_that_cannot_be_read_may_point_to_everything(index: CheckedIndex) -> None:
     damage.garble_the_cursor(index)
     index.store.advance_ms(HOUR_MS)
     assert found(index) == [(K.UNREADABLE_NODE, None)]
 
 
-def test_change_by_a_broker_between_reads_is_not_a_finding() -> None:
-    index = CheckedIndex()
+def test_change_by_a_broker_between_reads_is_not_a_finding(index: CheckedIndex) -> None:
     damage.lose_a_ledger(index)
     index.messages.before = lambda: damage.name_only_the_second(index)
     assert found(index) == []
 
 
-def test_pointer_restored_between_reads_is_not_a_finding() -> None:
-    index = CheckedIndex()
+def test_pointer_restored_between_reads_is_not_a_finding(index: CheckedIndex) -> None:
     named = index.store.peek(CURSOR)
     assert named is not None
     damage.forget_a_bucket(index)
@@ -256,8 +249,7 @@ def test_pointer_restored_between_reads_is_not_a_finding() -> None:
     assert found(index) == [(K.WRONG_DELIVER_AT, SECOND)], "the other finding makes it look twice"
 
 
-def test_acknowledged_entries_need_not_exist() -> None:
-    index = CheckedIndex()
+def test_acknowledged_entries_need_not_exist(index: CheckedIndex) -> None:
     index.name((7, 3))
     del index.messages.due_ms[7, 1], index.messages.due_ms[7, 3]
     assert found(index) == []
@@ -265,8 +257,7 @@ def test_acknowledged_entries_need_not_exist() -> None:
     assert found(index) == [], "trimmed, which the stored position does not say yet"
 
 
-def test_acknowledged_entries_not_yet_due_are_not_dead() -> None:
-    index = CheckedIndex()
+def test_acknowledged_entries_not_yet_due_are_not_dead(index: CheckedIndex) -> None:
     index.name((9, 9))
     assert found(index) == []
 
@@ -284,8 +275,7 @@ def test_wrong_share_bound_holds_with_95_percent_confidence(buckets: list[tuple[
     assert missed <= 0.05 or wrong / checked.entries_left <= checked.wrong_share_bound + 1e-9
 
 
-def test_a_topic_whose_messages_cannot_be_read_is_checked_but_for_them() -> None:
-    index = CheckedIndex()
+def test_a_topic_whose_messages_cannot_be_read_is_checked_but_for_them(index: CheckedIndex) -> None:
     damage.overlap(index)
 
     def fail() -> None:
@@ -298,15 +288,13 @@ def test_a_topic_whose_messages_cannot_be_read_is_checked_but_for_them() -> None
     assert report.checked.unread == report.checked.entries_left > 0
 
 
-def test_a_bucket_that_is_written_to_may_have_more_segments_than_its_node_lists() -> None:
-    index = CheckedIndex()
+def test_a_bucket_that_is_written_to_may_have_more_segments_than_its_node_lists(index: CheckedIndex) -> None:
     claim = bucket_custom_metadata(str(TOPIC), SUBSCRIPTION, "#pulsar.internal.delayed.bucket_7_8")
     index.store.put(ledger_path(LedgerId(FIRST)), ledger_metadata_bytes(LedgerState.OPEN, claim))
     assert found(index) == []
 
 
-def test_indexes_of_the_ledger_that_is_written_to_are_no_finding() -> None:
-    index = CheckedIndex()
+def test_indexes_of_the_ledger_that_is_written_to_are_no_finding(index: CheckedIndex) -> None:
     due_ms = index.rows[SECOND][1][-1][0]
     index.rows[SECOND][1].append((due_ms, 10, 3))
     index.messages.due_ms[10, 3] = due_ms
@@ -318,26 +306,17 @@ def test_indexes_of_the_ledger_that_is_written_to_are_no_finding() -> None:
     assert found(index) == []
 
 
-def test_unknown_ledger_list_yields_no_findings() -> None:
-    index = CheckedIndex()
+def test_unknown_ledger_list_yields_no_findings(index: CheckedIndex) -> None:
     index.topic.ledgers()
     assert found(index) == []
 
 
-def test_ledger_mentioning_buckets_is_not_a_bucket() -> None:
-    index = CheckedIndex()
+def test_ledger_mentioning_buckets_is_not_a_bucket(index: CheckedIndex) -> None:
     index.store.advance_ms(HOUR_MS)
     mentions = {"application": b"pulsar", "component": b"schema", "pulsar/schemaId": b"delayed-index-bucket"}
     index.store.put(ledger_path(LedgerId(300)), ledger_metadata_bytes(custom_metadata=mentions), created_ms=0)
     assert check(index).findings == ()
     assert check(index).checked.ledgers == 3
-
-
-def test_numbers_of_buckets_that_brokers_can_merge() -> None:
-    for number in (-1, 4, 50):
-        index = CheckedIndex()
-        index.brokers["b"] = tracker(max_num_buckets=number)
-        assert found(index) == []
 
 
 def test_contradictions_are_counted_and_named() -> None:
