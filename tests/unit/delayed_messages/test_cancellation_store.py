@@ -6,7 +6,8 @@ import pytest
 from pulsar_sidecar.features.delayed_messages.cancel.log_records import encode_all, key_of
 from pulsar_sidecar.features.delayed_messages.cancel.requests import Cancellation
 from pulsar_sidecar.features.delayed_messages.ports import LogRecords
-from pulsar_sidecar.features.delayed_messages.results import CancellationStatus, Cause
+from pulsar_sidecar.features.delayed_messages.results import CancellationStatus as Status
+from pulsar_sidecar.features.delayed_messages.results import Cause
 from pulsar_sidecar.features.delayed_messages.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.model.errors import TemporaryError
 
@@ -16,7 +17,7 @@ NOW = 1_700_000_000_000
 PLACE = (TOPIC, "s")
 
 
-def cancellation(entry: int, status: CancellationStatus = CancellationStatus.ACCEPTED) -> Cancellation:
+def cancellation(entry: int, status: Status = Status.ACCEPTED) -> Cancellation:
     return Cancellation(TOPIC, "s", at(entry), NOW, NOW - 1000, status)
 
 
@@ -41,7 +42,7 @@ class Log:
         caught_up(0)
 
 
-def statuses(store: CancellationStore) -> dict[int, CancellationStatus]:
+def statuses(store: CancellationStore) -> dict[int, Status]:
     return {one.position.entry_id: one.status for one in store.index.at(PLACE)}
 
 
@@ -49,11 +50,11 @@ def test_own_records_that_come_back_late_lower_nothing() -> None:
     log = Log()
     store = CancellationStore(log)
     store.record([cancellation(1), cancellation(2)])
-    store.index.learn_all([cancellation(1, CancellationStatus.ACKED)])
-    store.record([cancellation(1, CancellationStatus.PERSISTED)])
+    store.index.learn_all([cancellation(1, Status.ACKED)])
+    store.record([cancellation(1, Status.PERSISTED)])
     store.apply(log.records)
     store.apply(log.records)
-    assert statuses(store) == {1: CancellationStatus.PERSISTED, 2: CancellationStatus.ACCEPTED}
+    assert statuses(store) == {1: Status.PERSISTED, 2: Status.ACCEPTED}
 
 
 def test_of_records_whose_fate_is_unknown_those_that_came_back_are_known() -> None:
@@ -67,21 +68,19 @@ def test_of_records_whose_fate_is_unknown_those_that_came_back_are_known() -> No
     log.before = half
     with pytest.raises(TemporaryError):
         store.record([cancellation(1), cancellation(2)])
-    assert statuses(store) == {1: CancellationStatus.ACCEPTED}
+    assert statuses(store) == {1: Status.ACCEPTED}
     store.apply(encode_all([cancellation(2)]))
-    assert statuses(store) == {1: CancellationStatus.ACCEPTED, 2: CancellationStatus.ACCEPTED}, (
-        "it had been stored after all"
-    )
+    assert statuses(store) == {1: Status.ACCEPTED, 2: Status.ACCEPTED}, "it had been stored after all"
 
 
 def test_finished_cancellations_are_removed_from_the_log() -> None:
     log = Log()
     store, other = CancellationStore(log), CancellationStore(log)
     store.record([cancellation(1), cancellation(2)])
-    store.record([cancellation(1, CancellationStatus.PERSISTED)])
-    store.index.learn_all([cancellation(2, CancellationStatus.ACKED)])
+    store.record([cancellation(1, Status.PERSISTED)])
+    store.index.learn_all([cancellation(2, Status.ACKED)])
     written = len(log.records)
-    store.finish([cancellation(1, CancellationStatus.EXPIRED), cancellation(2, CancellationStatus.EXPIRED)])
+    store.finish([cancellation(1, Status.EXPIRED), cancellation(2, Status.EXPIRED)])
     assert [(key, value is None) for key, value in log.records[written:]] == [
         (key_of(TOPIC, at(2), "s"), False),
         (key_of(TOPIC, at(1), "s"), True),
@@ -90,21 +89,18 @@ def test_finished_cancellations_are_removed_from_the_log() -> None:
     other.apply(log.records)
     for knowing in (store, other):
         assert knowing.index.open_count == 0
-        assert [knowing.index.find(TOPIC, at(entry))[0].status for entry in (1, 2)] == [
-            CancellationStatus.EXPIRED,
-            CancellationStatus.EXPIRED,
-        ]
+        assert [knowing.index.find(TOPIC, at(entry))[0].status for entry in (1, 2)] == [Status.EXPIRED, Status.EXPIRED]
 
 
 def test_a_failed_end_is_reported() -> None:
     log = Log()
     store, other = CancellationStore(log), CancellationStore(log)
     store.record([cancellation(1)])
-    store.record([cancellation(1, CancellationStatus.PERSISTED)])
-    store.finish([cancellation(1).at(CancellationStatus.RACED, Cause.LOST, "for this test")])
+    store.record([cancellation(1, Status.PERSISTED)])
+    store.finish([cancellation(1).at(Status.RACED, Cause.LOST, "for this test")])
     other.apply(log.records)
     (found,) = other.index.find(TOPIC, at(1))
-    assert (found.status, found.cause) == (CancellationStatus.RACED, Cause.LOST)
+    assert (found.status, found.cause) == (Status.RACED, Cause.LOST)
 
 
 def test_last_readable_version_of_a_record_is_kept() -> None:
@@ -114,10 +110,10 @@ def test_last_readable_version_of_a_record_is_kept() -> None:
     store.begin_following()
     store.apply([(key_of(TOPIC, at(1), "s"), b'{"version": 9}'), *encode_all([cancellation(2)])])
     store.note_caught_up()
-    assert statuses(store) == {1: CancellationStatus.ACCEPTED, 2: CancellationStatus.ACCEPTED}
+    assert statuses(store) == {1: Status.ACCEPTED, 2: Status.ACCEPTED}
 
 
 def test_records_that_this_version_cannot_read_are_left_alone() -> None:
     store = CancellationStore(Log())
     store.apply([("?", b"{}"), ("?", None), *encode_all([cancellation(1)]), (key_of(TOPIC, at(2), "s"), b"[]")])
-    assert statuses(store) == {1: CancellationStatus.ACCEPTED}
+    assert statuses(store) == {1: Status.ACCEPTED}

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 from pulsar_sidecar.backlog.ports import DelayPolicy
 from pulsar_sidecar.features.delayed_messages.cancel.reconcile import continue_watch
-from pulsar_sidecar.features.delayed_messages.results import CancellationStatus, Cause, KnownCancellation
+from pulsar_sidecar.features.delayed_messages.results import CancellationStatus as Status
+from pulsar_sidecar.features.delayed_messages.results import Cause, KnownCancellation
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName
@@ -31,7 +32,7 @@ class Ending:
         self.due_ms = self.cluster.clock.now_ms() + _DUE_MS
         self.sidecar = FakeSidecar(self.cluster)
         ((verdict,),) = [outcome.verdicts for outcome in self.sidecar.cancel(0)]
-        assert verdict.proof is CancellationStatus.ACKED
+        assert verdict.proof is Status.ACKED
 
     def live_until(self, before_due_ms: int) -> None:
         self.sidecar.live(self.due_ms - before_due_ms - self.cluster.clock.now_ms())
@@ -55,13 +56,11 @@ def test_a_message_that_was_delivered_is_never_called_expired(loss: str, before_
     ending.live_until(-10_000)
     delivered = bool(ending.subscription.deliveries)
     if delivered:
-        assert ending.known.proof in (CancellationStatus.UNKNOWN, CancellationStatus.RACED)
-    if ending.known.proof is CancellationStatus.EXPIRED:
+        assert ending.known.proof in (Status.UNKNOWN, Status.RACED)
+    if ending.known.proof is Status.EXPIRED:
         assert not delivered
     if before_due_ms >= 9_000:
-        assert ending.known.proof is CancellationStatus.EXPIRED, (
-            "what was lost long before is acknowledged again in time"
-        )
+        assert ending.known.proof is Status.EXPIRED, "what was lost long before is acknowledged again in time"
 
 
 def test_a_lost_cursor_just_before_the_due_time_is_reported_as_unknown_by_all_sidecars() -> None:
@@ -71,7 +70,7 @@ def test_a_lost_cursor_just_before_the_due_time_is_reported_as_unknown_by_all_si
     ending.cluster.lose_cursor("s")
     ending.live_until(-10_000)
     assert ending.subscription.deliveries == {at(0): 1}
-    assert (ending.known.proof, ending.known.cause) == (CancellationStatus.UNKNOWN, Cause.UNWATCHED)
+    assert (ending.known.proof, ending.known.cause) == (Status.UNKNOWN, Cause.UNWATCHED)
     assert other.feature.cancellations(TOPIC, at(0)) == [ending.known]
     assert (ending.sidecar.metrics.counts["UNKNOWN"], ending.sidecar.metrics.counts["EXPIRED"]) == (1, 0)
     assert ending.cluster.compacted() == {}
@@ -83,7 +82,7 @@ def test_a_lost_acknowledgement_at_the_end_is_counted_as_a_failure() -> None:
     ending.live_until(1_500)
     ending.cluster.lose_cursor("s")
     ending.live_until(-10_000)
-    assert (ending.known.proof, ending.known.cause) == (CancellationStatus.RACED, Cause.LOST)
+    assert (ending.known.proof, ending.known.cause) == (Status.RACED, Cause.LOST)
     assert ending.sidecar.metrics.counts[Cause.LOST.value] == 1
 
 
@@ -95,14 +94,14 @@ def test_a_subscription_that_cannot_be_asked_is_counted_at_each_try() -> None:
     ending.cluster.delay_policy = unreachable  # type: ignore[method-assign]
     ending.live_until(1_500)
     assert ending.sidecar.metrics.counts["reconcile_failed"] > 1
-    assert ending.known.proof is CancellationStatus.ACKED
+    assert ending.known.proof is Status.ACKED
 
 
 @pytest.mark.parametrize("consumers", [0, 1])
 def test_an_undisturbed_cancellation_expires_with_and_without_consumers(consumers: int) -> None:
     ending = Ending(consumers)
     ending.live_until(-10_000)
-    assert ending.known.proof is CancellationStatus.EXPIRED
+    assert ending.known.proof is Status.EXPIRED
     assert ending.subscription.deliveries == {}
 
 
@@ -112,7 +111,7 @@ def test_deliveries_of_other_messages_do_not_matter_to_a_consumer_that_stays() -
         ending.cluster.publish(1, _DUE_MS - lead_ms)
     ending.live_until(-10_000)
     assert len(ending.subscription.deliveries) == 12
-    assert ending.known.proof is CancellationStatus.EXPIRED
+    assert ending.known.proof is Status.EXPIRED
 
 
 def test_end_while_no_sidecar_ran_is_unknown() -> None:
@@ -124,7 +123,7 @@ def test_end_while_no_sidecar_ran_is_unknown() -> None:
     assert ending.subscription.deliveries == {at(0): 1}
     ending.sidecar = FakeSidecar(ending.cluster)
     ending.sidecar.live(5_000)
-    assert ending.known.proof is CancellationStatus.UNKNOWN
+    assert ending.known.proof is Status.UNKNOWN
 
 
 def test_cancellation_acknowledged_again_in_time_expires() -> None:
@@ -133,7 +132,7 @@ def test_cancellation_acknowledged_again_in_time_expires() -> None:
     ending.cluster.lose_cursor("s")
     ending.live_until(-10_000)
     assert ending.sidecar.metrics.counts["acknowledged_again"] == 1
-    assert ending.known.proof is CancellationStatus.EXPIRED
+    assert ending.known.proof is Status.EXPIRED
     assert ending.subscription.deliveries == {}
 
 
@@ -143,7 +142,7 @@ def test_a_new_leader_does_not_go_by_what_it_watched_before_others_led() -> None
     ending.sidecar.feature._reconciler.begin_leading()
     ending.cluster.pass_ms(9_000)
     ending.live_until(-10_000)
-    assert ending.known.proof is CancellationStatus.UNKNOWN
+    assert ending.known.proof is Status.UNKNOWN
 
 
 # --- whether a cursor was watched ----------------------------------------------------------------------------------

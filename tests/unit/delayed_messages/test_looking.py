@@ -7,7 +7,8 @@ import pytest
 from pulsar_sidecar.backlog.waiting import WaitingReader, partitions_of
 from pulsar_sidecar.features.delayed_index.inspection.overdue import OverdueReader
 from pulsar_sidecar.features.delayed_messages.cancel.requests import CancelOptions, Target
-from pulsar_sidecar.features.delayed_messages.results import CancellationStatus, Cause, Verdict
+from pulsar_sidecar.features.delayed_messages.results import CancellationStatus as Status
+from pulsar_sidecar.features.delayed_messages.results import Cause, Verdict
 from pulsar_sidecar.features.delayed_messages.selecting import Selection
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import LedgerId
@@ -29,7 +30,7 @@ class Looking:
         self.calls: Counter[str] = Counter()
         self.cluster.before = lambda call: self.calls.update([call])
         self.sidecar = FakeSidecar(self.cluster)
-        assert self.cancel(0).proof is CancellationStatus.ACKED
+        assert self.cancel(0).proof is Status.ACKED
         self.calls.clear()
 
     def cancel(self, entry: int) -> Verdict:
@@ -44,14 +45,14 @@ def looking() -> Looking:
 
 def test_replicators_are_no_subscriptions_that_the_cache_lacks(looking: Looking) -> None:
     looking.cluster.replicated_to = ("west",)
-    assert looking.cancel(2).proof is CancellationStatus.ACKED
+    assert looking.cancel(2).proof is Status.ACKED
     assert (looking.calls["subscriptions"], looking.calls["state"]) == (1, 1)
 
 
 def test_message_just_acknowledged_by_a_consumer_is_too_late(looking: Looking) -> None:
     looking.subscription.acked.add(at(3))
     verdict = looking.cancel(3)
-    assert (verdict.proof, verdict.cause) == (CancellationStatus.TOO_LATE, Cause.ACKED_BEFORE)
+    assert (verdict.proof, verdict.cause) == (Status.TOO_LATE, Cause.ACKED_BEFORE)
     assert looking.calls["join"] == 0
 
 
@@ -59,7 +60,7 @@ def test_subscription_deleted_during_cancel_is_not_recreated(looking: Looking) -
     del looking.cluster.subscriptions_["s"]
     looking.cluster.subscribe("other")
     ((verdict,),) = [outcome.verdicts for outcome in looking.sidecar.cancel_at([at(1)], ("s",))]
-    assert (verdict.proof, verdict.cause) == (CancellationStatus.NOT_FOUND, Cause.NO_SUBSCRIPTION)
+    assert (verdict.proof, verdict.cause) == (Status.NOT_FOUND, Cause.NO_SUBSCRIPTION)
     assert looking.calls["join"] == 0
 
 
@@ -147,11 +148,6 @@ def test_selections_and_overdue_messages_are_looked_for_in_every_partition_there
 def test_the_limit_of_ranges_is_kept(looking: Looking) -> None:
     looking.cluster.max_ranges = 3
     statuses = [looking.cancel(entry).proof for entry in (2, 4, 6, 8)]
-    assert statuses == [
-        CancellationStatus.ACKED,
-        CancellationStatus.ACKED,
-        CancellationStatus.REFUSED,
-        CancellationStatus.REFUSED,
-    ]
-    assert looking.cancel(1).proof is CancellationStatus.ACKED, "it joins two ranges and needs no room"
+    assert statuses == [Status.ACKED, Status.ACKED, Status.REFUSED, Status.REFUSED]
+    assert looking.cancel(1).proof is Status.ACKED, "it joins two ranges and needs no room"
     assert looking.subscription.acked == {at(0), at(1), at(2), at(4)}
