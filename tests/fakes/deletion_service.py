@@ -10,6 +10,7 @@ from uuid import UUID
 
 from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.features.ledger_deletion.results import (
+    BookieReclaim,
     Control,
     DeadLetter,
     DeletionTrend,
@@ -22,6 +23,7 @@ from pulsar_sidecar.features.ledger_deletion.results import (
     OperationState,
     PendingRecord,
     ProtectedLedger,
+    Reclaim,
     Redirect,
     RedriveResult,
     SentLedger,
@@ -68,6 +70,22 @@ IDLE = ServiceStatus(
     warnings=(),
     as_of_ms=0,
 )
+RECLAIM = Reclaim(
+    since_ms=1_700_000_000_000,
+    ledgers=2,
+    unmeasured_ledgers=1,
+    deleted_bytes=1_000,
+    last_deleted_ms=1_700_000_000_000,
+    asked_ledgers=2,
+    collected_bookies=1,
+    bookies=(
+        BookieReclaim("bookie-1:3181", 0, 0, 5_000, 1_700_000_000_000, ()),
+        BookieReclaim("bookie-2:3181", 2, 600, None, None, ("no HTTP service",)),
+        BookieReclaim("bookie-3:3181", None, None, None, None, ("no answer",)),
+    ),
+    as_of_ms=1_700_014_400_000,
+)
+"""Deletions of four hours."""
 
 
 @dataclass(slots=True)
@@ -164,6 +182,7 @@ class FakeDeletionService:
     deleted: set[int] = field(default_factory=set)
     protected: dict[int, int] = field(default_factory=dict)
     known_status: ServiceStatus | None = None
+    last_reclaim: Reclaim | None = None
     shadow_answers: list[Any] = field(default_factory=list)
     """Answers to calls of `delete_shadow`: an error, or the stage, the reason of its wait, and lost ledgers."""
     missing_sources: tuple[str, ...] = ()
@@ -342,6 +361,7 @@ class FakeDeletionService:
         protected = tuple(ProtectedLedger(LedgerId(each), until_ms) for each, until_ms in self.protected.items())
         return replace(
             IDLE,
+            reclaimed=self.last_reclaim,
             enabled=self.enabled,
             control=self.control,
             inflight=self.inflight,
@@ -374,6 +394,10 @@ class FakeDeletionService:
     def trend(self) -> DeletionTrend:
         self._asked("trend", None)
         return DeletionTrend((TrendPoint(1, 7, None, None), TrendPoint(60_001, 5, 0.5, 2)), 150.0)
+
+    def reclaimed(self, hours: float) -> Reclaim:
+        self._asked("reclaimed", hours)
+        return RECLAIM if hours >= 4 else Reclaim(0, 0, 0, 0, None, 0, 0, (), round(hours * 3_600_000))
 
     def dead_letters(self, limit: int, after: str | None = None) -> list[DeadLetter]:
         self._asked("dead_letters", limit)

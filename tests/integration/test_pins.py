@@ -170,6 +170,10 @@ def test_what_bookies_have_reclaimed_of_deleted_topics(pins: Pins) -> None:
     def reclaimed() -> dict[str, Any]:
         return dict(pins.sidecar.call("GET", "/admin/v2/ledger-deletion/reclaimed", hours="1"))
 
+    def status() -> Any:
+        return pins.sidecar.call("GET", "/admin/v2/ledger-deletion/status")["reclaimed"]
+
+    until(lambda: status() is not None, "the sidecar takes the status's own reading")
     earlier = reclaimed()["ledgers"]
     for topic in topics:
         pins.run(f"pulsar-sidecar topics delete {topic} --force")

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 from pulsar_sidecar.features.ledger_deletion.ports import Collected, ReclaimedSpace
-from pulsar_sidecar.features.ledger_deletion.reclaiming import Reclaiming
 from pulsar_sidecar.features.ledger_deletion.results import BookieReclaim
-from pulsar_sidecar.model.errors import DisabledError
+from pulsar_sidecar.features.ledger_deletion.workflow.reclaiming import Reclaiming
+from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import BookieId, LedgerId
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
@@ -15,7 +15,7 @@ from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
 from tests.fakes.bookkeeper import data_custom_metadata, ledger_metadata_bytes
 from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.orphans import about, orphan
-from tests.unit.ledger_deletion.sidecars import Sidecar, send
+from tests.unit.ledger_deletion.sidecars import NotStopped, Sidecar, send
 
 FIRST, SECOND, THIRD = (BookieId(f"bookie-{number}:3181") for number in (1, 2, 3))
 SPACE = ReclaimedSpace(5_000, 1_700_000_000_000)
@@ -44,9 +44,7 @@ def bookies() -> FakeCollections:
 
 @pytest.fixture
 def reclaiming(fake_pulsar: FakePulsar, bookies: FakeCollections) -> Reclaiming:
-    return Reclaiming(
-        lambda: None, fake_pulsar.topics, fake_pulsar.store, bookies, fake_pulsar.clock, DEFAULT_LEDGERS_ROOT
-    )
+    return Reclaiming(fake_pulsar.topics, fake_pulsar.store, bookies, fake_pulsar.clock, DEFAULT_LEDGERS_ROOT)
 
 
 def deleted(fake_pulsar: FakePulsar, topic: TopicName) -> tuple[LedgerId, LedgerId]:
@@ -61,7 +59,7 @@ def test_what_sidecars_and_brokers_deleted_counts_and_each_bookie_is_asked(
     fake_pulsar: FakePulsar, topic: TopicName, reclaiming: Reclaiming, bookies: FakeCollections
 ) -> None:
     ids = deleted(fake_pulsar, topic)
-    found = reclaiming.reclaimed(24)
+    found = reclaiming.reclaimed(24, NotStopped())
     assert (found.ledgers, found.deleted_bytes, found.unmeasured_ledgers) == (2, 1_000, 1)
     assert (found.asked_ledgers, found.collected_bookies) == (2, 1)
     assert sorted(bookies.asked) == sorted(ids)
@@ -78,16 +76,34 @@ def test_earlier_deletions_and_restored_ledgers_do_not_count(
     ledger_id, _ = deleted(fake_pulsar, topic)
     data = ledger_metadata_bytes(custom_metadata=data_custom_metadata(topic.managed_ledger_name))
     fake_pulsar.store.put(ledger_path(ledger_id), data)
-    assert reclaiming.reclaimed(24).ledgers == 1
+    assert reclaiming.reclaimed(24, NotStopped()).ledgers == 1
     fake_pulsar.clock.advance_ms(3_600_000)
-    found = reclaiming.reclaimed(0.5)
+    found = reclaiming.reclaimed(0.5, NotStopped())
     assert (found.ledgers, found.last_deleted_ms, found.bookies) == (0, None, ())
 
 
-def test_where_deletion_is_off_nothing_is_read(fake_pulsar: FakePulsar, bookies: FakeCollections) -> None:
-    def off() -> None:
-        raise DisabledError("topicTwoPhaseDeletionEnabled is off")
+def test_of_too_many_deletions_the_last_count_since_the_first_of_them(
+    fake_pulsar: FakePulsar, topic: TopicName, reclaiming: Reclaiming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted(fake_pulsar, topic)
+    monkeypatch.setattr("pulsar_sidecar.features.ledger_deletion.workflow.reclaiming.COUNTED", 1)
+    found = reclaiming.reclaimed(24, NotStopped())
+    assert (found.ledgers, found.since_ms) == (1, found.last_deleted_ms)
 
-    store, clock = fake_pulsar.store, fake_pulsar.clock
-    with pytest.raises(DisabledError):
-        Reclaiming(off, fake_pulsar.topics, store, bookies, clock, DEFAULT_LEDGERS_ROOT).reclaimed(24)
+
+def test_the_status_keeps_the_last_reading_while_the_topic_cannot_be_read(
+    fake_pulsar: FakePulsar, reclaiming: Reclaiming
+) -> None:
+    waits = []
+
+    class StopsLater(NotStopped):
+        def is_set(self) -> bool:
+            return len(waits) == 2
+
+    def wait(seconds: float, _stop: object) -> None:
+        waits.append(seconds)
+        fake_pulsar.topics.hooks.fail_next("outcomes_since", TemporaryError("no broker answers"))
+
+    fake_pulsar.clock.wait_seconds = wait
+    reclaiming.run(StopsLater())
+    assert (waits, reclaiming.last.as_of_ms) == ([300.0, 300.0], fake_pulsar.clock.now_ms())

@@ -1,7 +1,7 @@
 """What the operator's calls refuse while the sidecar is not ready, and what they let go."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,7 +11,7 @@ import pytest
 import structlog.testing
 from pulsar_sidecar.features.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.features.ledger_deletion.outcomes import notes
-from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic, OutgoingMessage
+from pulsar_sidecar.features.ledger_deletion.ports import Collected, DeletionTopic, OutgoingMessage
 from pulsar_sidecar.features.ledger_deletion.results import OperationState, SidecarInstance, TopicDeletionStatus
 from pulsar_sidecar.features.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.following import END_STEP
@@ -35,7 +35,7 @@ from pulsar_sidecar.model.errors import (
     SidecarError,
     TemporaryError,
 )
-from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ids import BookieId, LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.ownership.migration import MIGRATION
@@ -51,6 +51,14 @@ from tests.unit.ledger_deletion.driving import OP
 from tests.unit.ledger_deletion.orphans import about, orphan
 from tests.unit.ledger_deletion.shadow_settings import setting
 from tests.unit.ledger_deletion.sidecars import POLICY, RETRY_POLICY, Sidecar
+
+
+class NoBookies:
+    """`BookieCollections` of a cluster without bookies."""
+
+    def collected(self, ledgers: Sequence[LedgerId]) -> Mapping[BookieId, Collected]:
+        return {}
+
 
 INSTANCE = SidecarInstance("sidecar-1", "http://a", None, 0)
 
@@ -78,6 +86,7 @@ def service_of(
         endangered_source=lambda _topic: None,
         topics=fake_pulsar.topics,
         offloaded=fake_pulsar.offloaded,
+        bookies=NoBookies(),
         metadata_mismatch=metadata_mismatch,
         changes=None if watch is None else FakeStoreChanges(store, fake_pulsar.clock),
         whole=None if watch is None else FakeWholeStore(store),

@@ -22,6 +22,7 @@ from pulsar_sidecar.features.ledger_deletion.results import (
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 
 from tests.fakes.clock import START_MS
+from tests.fakes.deletion_service import RECLAIM
 from tests.fakes.rest_api import OPERATOR, FakeBrowser
 from tests.unit.web.answers import deletion_status
 
@@ -95,6 +96,18 @@ def test_page_names_what_blocks_deletions(deleting: FakeBrowser) -> None:
         assert words in shown
     assert "pulsar-sidecar ledger-deletion resume" in shown
     assert "ledger-deletion pause" not in shown
+
+
+def test_page_shows_what_bookies_have_reclaimed(deleting: FakeBrowser) -> None:
+    deleting.api.answers[STATUS] = deletion_status(reclaimed=RECLAIM)
+    shown = deleting.get("/ui/deletions").words
+    assert "Reclaimed by bookies ● 1 of 3 1000 B (one copy) deleted in a day, the last 4 hours before" in shown
+    assert "the files of 1 have shrunk by 4.9 KiB since their start" in shown
+
+
+def test_page_says_that_there_is_nothing_to_reclaim(deleting: FakeBrowser) -> None:
+    deleting.api.answers[STATUS] = deletion_status(reclaimed=replace(RECLAIM, last_deleted_ms=None))
+    assert "no recorded ledger was deleted in the last day" in deleting.get("/ui/deletions").words
 
 
 def test_bytes_that_are_not_known_are_not_zero(deleting: FakeBrowser) -> None:

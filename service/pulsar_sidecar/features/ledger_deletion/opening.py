@@ -13,10 +13,8 @@ from pulsar_sidecar.adapters.pulsar_topics.pending_consumer import ConsumerSetti
 from pulsar_sidecar.adapters.pulsar_topics.topics_setup import TopicsSettings
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, store_session_of
 from pulsar_sidecar.bootstrap.feature import Feature, FeatureEntry
-from pulsar_sidecar.features.ledger_deletion.http.reclaim import reclaim_router
 from pulsar_sidecar.features.ledger_deletion.http.routes import router
 from pulsar_sidecar.features.ledger_deletion.metrics import DeletionMetrics
-from pulsar_sidecar.features.ledger_deletion.reclaiming import Reclaiming
 from pulsar_sidecar.features.ledger_deletion.results import SidecarInstance
 from pulsar_sidecar.features.ledger_deletion.second_phase.decide import DeletionPolicy
 from pulsar_sidecar.features.ledger_deletion.second_phase.retry import RetryPolicy
@@ -36,6 +34,7 @@ def open_feature(cluster: ClusterAccess) -> Feature:
     settings, clock, store, rest = cluster.settings, cluster.clock, cluster.store, cluster.rest
     client = cluster.closing(open_client(settings.broker_service_url, cluster.credentials, cluster.tls))
     changes, whole = _watched(cluster)
+    threads = cluster.threads(_BOOKIES_AT_ONCE, "collections")
     ports = Ports(
         clock=clock,
         store=store,
@@ -63,6 +62,7 @@ def open_feature(cluster: ClusterAccess) -> Feature:
         offloaded=ObjectStoreOffloadedLedgers(
             settings.offload_allowed_locations, cluster.cluster_name, _offload_credentials(cluster)
         ),
+        bookies=cluster.closing(RegisteredBookies(store, cluster.bookies, threads, settings.ledgers_root_path)),
         metadata_mismatch=AdminBrokersMetadata(
             rest, store, settings.metadata_store_url, settings.ledgers_root_path
         ).mismatch,
@@ -81,10 +81,7 @@ def open_feature(cluster: ClusterAccess) -> Feature:
     metrics = DeletionMetrics(cluster.cluster_name)
     service = LedgerDeletion(Runtime(configuration_of(settings), ports, instance, metrics, cluster.steps))
     cluster.deletion = service
-    threads = cluster.threads(_BOOKIES_AT_ONCE, "collections")
-    bookies = cluster.closing(RegisteredBookies(store, cluster.bookies, threads, settings.ledgers_root_path))
-    reclaiming = Reclaiming(service.require_ready, ports.topics, store, bookies, clock, settings.ledgers_root_path)
-    return Feature([service, reclaiming], service.start, service.close, service.ready, [metrics])
+    return Feature([service], service.start, service.close, service.ready, [metrics])
 
 
 def _watched(cluster: ClusterAccess) -> tuple[StoreChanges, WholeStore] | tuple[None, None]:
@@ -148,4 +145,4 @@ def _offload_credentials(cluster: ClusterAccess) -> OffloadCredentials:
     )
 
 
-ENTRY = FeatureEntry([router, reclaim_router], open_feature)
+ENTRY = FeatureEntry([router], open_feature)

@@ -281,6 +281,47 @@ class ProtectedLedger:
 
 
 @result
+class BookieReclaim:
+    """Space that one bookie has given back."""
+
+    bookie: str
+    waiting_ledgers: int | None
+    """Number of the requested ledgers of which it still has entries; null if it did not answer."""
+    waiting_bytes: int | None
+    """Bytes of its copies of these; null if it did not answer."""
+    reclaimed_bytes: int | None
+    """Bytes by which its entry-log files have shrunk since its start, whoever deleted the ledgers; null if unknown."""
+    reclaimed_since_ms: int | None
+    """Time of its start; null if unknown."""
+    problems: tuple[str, ...]
+    """Reasons for what is unknown."""
+
+
+@result
+class Reclaim:
+    """Space that bookies have given back of the recorded ledgers that were deleted."""
+
+    since_ms: int
+    """Deletions before this time are not counted; later than requested if there were more than 100,000 since then."""
+    ledgers: int
+    """Number of recorded ledgers that sidecars, or brokers before them, deleted from BookKeeper since then."""
+    unmeasured_ledgers: int
+    """Number of these whose record did not have the length."""
+    deleted_bytes: int
+    """Bytes of the others, one copy."""
+    last_deleted_ms: int | None
+    """Time at which a sidecar deleted the last one, or found it deleted; null if there is none."""
+    asked_ledgers: int
+    """Number of the last of these ledgers, at most a hundred, for which each bookie was asked."""
+    collected_bookies: int
+    """Number of bookies that have no entry of these any more."""
+    bookies: tuple[BookieReclaim, ...]
+    """Bookies that are registered or have a cookie."""
+    as_of_ms: int
+    """Time of reading."""
+
+
+@result
 class ServiceStatus:
     """State of the service and of this sidecar."""
 
@@ -310,6 +351,9 @@ class ServiceStatus:
     """Warnings about retries, topic deletions, records or the sources of shadow topics, with remedies."""
     as_of_ms: int
     """Time of reading; older than a few seconds only while the cluster does not answer."""
+    reclaimed: Reclaim | None = None
+    """Last reading of what bookies have given back of the last day's deletions, as ``reclaimed`` returns it: the
+    sidecar takes one every 5 minutes; null before the first."""
 
 
 @result
@@ -390,45 +434,6 @@ class DeletionTrend:
     seconds_left: float | None
     """Estimated time until nothing is pending, at the rate of the last ten minutes; null while pending records do not
     become fewer."""
-
-
-@result
-class BookieReclaim:
-    """Space that one bookie has given back."""
-
-    bookie: str
-    waiting_ledgers: int | None
-    """Number of the requested ledgers of which it still has entries; null if it did not answer."""
-    waiting_bytes: int | None
-    """Bytes of its copies of these; null if it did not answer."""
-    reclaimed_bytes: int | None
-    """Bytes by which its entry-log files have shrunk since its start, whoever deleted the ledgers; null if unknown."""
-    reclaimed_since_ms: int | None
-    """Time of its start; null if unknown."""
-    problems: tuple[str, ...]
-    """Reasons for what is unknown."""
-
-
-@result
-class Reclaim:
-    """Space that bookies have given back of the recorded ledgers that were deleted."""
-
-    since_ms: int
-    """Deletions before this time are not counted."""
-    ledgers: int
-    """Number of recorded ledgers that sidecars, or brokers before them, deleted from BookKeeper since then."""
-    unmeasured_ledgers: int
-    """Number of these whose record did not have the length."""
-    deleted_bytes: int
-    """Bytes of the others, one copy."""
-    last_deleted_ms: int | None
-    """Time at which a sidecar deleted the last one, or found it deleted; null if there is none."""
-    asked_ledgers: int
-    """Number of the last of these ledgers, at most a hundred, for which each bookie was asked."""
-    collected_bookies: int
-    """Number of bookies that have no entry of these any more."""
-    bookies: tuple[BookieReclaim, ...]
-    """Bookies that are registered or have a cookie."""
 
 
 @result

@@ -8,6 +8,7 @@ reported as not sent, with the failure as its reason.
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -95,11 +96,14 @@ def append(
 def status(ctx: Context) -> None:
     """Print the state of the service: settings, pending work, registered sidecars.
 
-    `ledger-deletion reclaimed` has what bookies have given back of the deleted bytes.
+    What bookies have reclaimed of the last day's deletions is a few minutes old; `ledger-deletion reclaimed` asks them
+    now.
 
     Example: pulsar-sidecar --output-format json ledger-deletion status
     """
-    show_answer(ctx, "GET", f"{_BASE}/status")
+    reclaim = show_result(ctx, results.ServiceStatus, f"{_BASE}/status").reclaimed
+    if reclaim is not None and ctx.obj.format is output.Format.TABLE:
+        output.info("\n".join(islice(_of_reclaim(reclaim), 2)))
 
 
 @app.command(epilog=EXIT_CODES)
@@ -136,7 +140,7 @@ def reclaimed(
 
     Example: pulsar-sidecar ledger-deletion reclaimed --hours 4
     """
-    show_result(ctx, results.Reclaim, f"{_BASE}/reclaimed", lambda found: _of_reclaim(found, hours), {"hours": hours})
+    show_result(ctx, results.Reclaim, f"{_BASE}/reclaimed", _of_reclaim, {"hours": hours})
 
 
 @app.command(epilog=EXIT_CODES)
@@ -309,14 +313,15 @@ def _rate(text: str) -> float | None:
     return rate
 
 
-def _of_reclaim(found: results.Reclaim, hours: float) -> Iterator[str]:
+def _of_reclaim(found: results.Reclaim) -> Iterator[str]:
+    hours = f"{round((found.as_of_ms - found.since_ms) / 3_600_000, 2):g} hours"
     if found.last_deleted_ms is None:
-        yield f"no recorded ledger was deleted in the last {hours:g} hours"
+        yield f"no recorded ledger was deleted in the last {hours}"
         return
     unmeasured = f" and {found.unmeasured_ledgers:,} of unknown length" if found.unmeasured_ledgers else ""
     deleted = f"{format_count(found.ledgers, 'ledger')}, {format_bytes(found.deleted_bytes)} (one copy){unmeasured}"
     ago = format_age(SystemClock().now_ms() - found.last_deleted_ms)
-    yield f"deleted in the last {hours:g} hours: {deleted}; the last one {ago} ago"
+    yield f"deleted in the last {hours}: {deleted}; the last one {ago} ago"
     bookies = format_count(len(found.bookies), "bookie")
     last = format_count(found.asked_ledgers, "ledger")
     yield f"{found.collected_bookies:,} of {bookies} have collected the last {last}"

@@ -31,6 +31,13 @@ class TopicDeletionParameters(Parameters):
     """The topic's full name, to delete the source of a shadow topic even though the shadow loses its data."""
 
 
+class ReclaimParameters(Parameters):
+    """Age of the deletions."""
+
+    hours: float = Field(default=24, gt=0, le=24 * 365)
+    """Only deletions of the last hours, as far back as the outcome topic reaches."""
+
+
 class LedgerDeletionParameters(Parameters):
     """Parameters of ``deleteLedger``."""
 

@@ -27,6 +27,7 @@ from pulsar_sidecar.features.ledger_deletion.results import (
     LedgerDeletionAnswer,
     NotSent,
     PendingRecord,
+    Reclaim,
     Redirect,
     RedriveResult,
     ServiceStatus,
@@ -305,11 +306,14 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
         """Return this sidecar's last hour by the minute: pending records, deletions a second, leaked ledgers."""
         return service.trend()
 
-    @routes.get("/ledger-deletion/dead-letters")
+    @routes.get("/ledger-deletion/reclaimed")
     @takes(Right.CLUSTER_STATE)
-    def dead_letters(parameters: Annotated[requests.DeadLetterParameters, Query()]) -> list[DeadLetter]:
-        """List the dead letters, oldest first: records that the sidecars gave up."""
-        return service.dead_letters(parameters.limit, parameters.after)
+    def reclaimed(parameters: Annotated[requests.ReclaimParameters, Query()]) -> Reclaim:
+        """Return what bookies have given back of the recorded ledgers that were deleted.
+
+        Each bookie is asked for entries of the last hundred, and for the bytes by which its files have shrunk.
+        """
+        return service.reclaimed(parameters.hours)
 
 
 def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
@@ -333,6 +337,12 @@ def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
 
 
 def _add_repair(routes: APIRouter, service: LedgerDeletion) -> None:
+    @routes.get("/ledger-deletion/dead-letters")
+    @takes(Right.CLUSTER_STATE)
+    def dead_letters(parameters: Annotated[requests.DeadLetterParameters, Query()]) -> list[DeadLetter]:
+        """List the dead letters, oldest first: records that the sidecars gave up."""
+        return service.dead_letters(parameters.limit, parameters.after)
+
     @routes.post("/ledger-deletion/dead-letters/redrive")
     @takes(Right.CLUSTER_CHANGE)
     def redrive_dead_letters(redrive: requests.RedriveRequest) -> RedriveResult:

@@ -14,6 +14,7 @@ from pulsar_sidecar.features.ledger_deletion.results import (
     NamespaceDeletionStatus,
     OperationState,
     ProtectedLedger,
+    Reclaim,
     ServiceStatus,
     TopicDeletionStatus,
     TrendPoint,
@@ -178,6 +179,8 @@ def figures(status: ServiceStatus, trend: DeletionTrend | None) -> Iterator[Figu
         f"{HERE}/dead-letters",
         "bad" if letters else "good" if letters == 0 else None,
     )
+    if (reclaim := status.reclaimed) is not None:
+        yield _reclaimed(reclaim)
     if limit is not None:
         note = f"latency {_milliseconds(limit.recent_p99_ms)}, idle {_milliseconds(limit.idle_p99_ms)} (p99)"
         yield Figure("Concurrent deletions allowed", f"{int(limit.level)}", note=note)
@@ -189,6 +192,19 @@ def _time_left(trend: DeletionTrend | None, *, is_paused: bool) -> Figure:
         return Figure("Time left", format_age(round(left * 1000)), note="at the pace of the last ten minutes")
     is_measured = trend is not None and sum(each.pending is not None for each in trend.points) > 1
     return Figure("Time left", "unknown", note="paused" if is_paused else "not decreasing" if is_measured else None)
+
+
+def _reclaimed(reclaim: Reclaim) -> Figure:
+    if reclaim.last_deleted_ms is None:
+        return Figure("Reclaimed by bookies", "none", note="no recorded ledger was deleted in the last day")
+    bookies, age = len(reclaim.bookies), format_age(reclaim.as_of_ms - reclaim.last_deleted_ms)
+    shrunk = [each.reclaimed_bytes for each in reclaim.bookies if each.reclaimed_bytes is not None]
+    notes = [f"{format_bytes(reclaim.deleted_bytes)} (one copy) deleted in a day, the last {age} before"]
+    if shrunk:
+        notes.append(f"the files of {len(shrunk)} have shrunk by {format_bytes(sum(shrunk))} since their start")
+    note = "; ".join([*notes, f"as of {format_time(reclaim.as_of_ms)}"])
+    kind = "good" if reclaim.collected_bookies == bookies else "busy"
+    return Figure("Reclaimed by bookies", f"{reclaim.collected_bookies} of {bookies}", kind=kind, note=note)
 
 
 def _milliseconds(value: float | None) -> str:

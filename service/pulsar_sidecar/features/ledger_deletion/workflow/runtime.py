@@ -16,6 +16,7 @@ from pulsar_sidecar.features.ledger_deletion.grouping import GroupedPublisher, G
 from pulsar_sidecar.features.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.features.ledger_deletion.ports import (
     Backlog,
+    BookieCollections,
     DeletionTopic,
     DeletionTopics,
     Delivery,
@@ -49,6 +50,7 @@ from pulsar_sidecar.features.ledger_deletion.workflow.namespace_deletions import
     NamespaceDeletions,
 )
 from pulsar_sidecar.features.ledger_deletion.workflow.notes import Notes
+from pulsar_sidecar.features.ledger_deletion.workflow.reclaiming import Reclaiming
 from pulsar_sidecar.features.ledger_deletion.workflow.shadow_index import ShadowIndex
 from pulsar_sidecar.features.ledger_deletion.workflow.shadow_watch import ShadowWatch
 from pulsar_sidecar.features.ledger_deletion.workflow.topic_driving import TopicDeletionDriver
@@ -131,6 +133,7 @@ class Ports:
     endangered_source: Callable[[TopicName], str | None]
     topics: DeletionTopics
     offloaded: OffloadedLedgers
+    bookies: BookieCollections
     metadata_mismatch: Callable[[], str | None]
     limit: AdaptiveLimit | None = None
     changes: StoreChanges | None = None
@@ -282,6 +285,7 @@ class Runtime:
         self.throughput = Throughput(clock, lambda: metrics.deleted_ledgers)
         self.leak_watch = self._leak_watch()
         self.trend = Trend(clock, lambda: self._backlog.fresh().total, lambda: metrics.deleted_ledgers, self._leaked)
+        self.reclaiming = Reclaiming(ports.topics, store, ports.bookies, clock, root)
         self._recorded: dict[TopicName, float] = {}
         self._loops = SupervisedLoops("ledger-deletion", clock, self.stop, self._note_failure, _LONGEST_BACKOFF_SECONDS)
 
@@ -297,6 +301,7 @@ class Runtime:
             loops["topic-deletions"] = self.driver.run
             loops |= {f"namespace-deletions-{each}": self.namespaces.run for each in range(_NAMESPACES_AT_ONCE)}
             loops["trend"] = lambda: self.trend.run(self.stop)
+            loops["reclaimed"] = self._read_reclaimed
             loops["estimate"] = lambda: self._backlog.keep_fresh(self.stop)
             if (watch := self.leak_watch) is not None:
                 loops["leak-watch"] = lambda: watch.run(self.stop)
@@ -312,6 +317,11 @@ class Runtime:
             for publisher in self._publishers.values():
                 publisher.close()
             self._publishers.clear()
+
+    def _read_reclaimed(self) -> None:
+        while not self.ready.is_set() and not self.stop.is_set():
+            self.ports.clock.wait_seconds(_UPKEEP_SECONDS, self.stop)
+        self.reclaiming.run(self.stop)
 
     def _namespace_deletions(self, store: MetadataStore, recorder: Recorder) -> NamespaceDeletions:
         ports = self.ports

@@ -26,6 +26,7 @@ from pulsar_sidecar.features.ledger_deletion.results import (
     NamespaceDeletionStatus,
     OperationState,
     PendingRecord,
+    Reclaim,
     Redirect,
     RedriveResult,
     SentLedger,
@@ -437,6 +438,7 @@ class LedgerDeletion:
             stuck_topic_deletions=sum(each.remedy is not None for each in running),
             running_namespace_deletions=len(runtime.namespaces.running()),
             as_of_ms=as_of_ms,
+            reclaimed=runtime.reclaiming.last,
         )
 
     def pause(self, reason: str | None, asked_by: str | None = None) -> Control:
@@ -467,6 +469,11 @@ class LedgerDeletion:
         """Return the trend of the last hour, a point a minute."""
         self._runtime.require_enabled()
         return self._runtime.trend.read()
+
+    def reclaimed(self, hours: float) -> Reclaim:
+        """Ask bookies what they have given back; raises what `Reclaiming.reclaimed` does."""
+        self.require_ready()
+        return self._runtime.reclaiming.reclaimed(hours, self._runtime.stop)
 
     def redrive(self, ledger_ids: Sequence[LedgerId] | None, limit: int) -> RedriveResult:
         """Send dead letters, all of them for None, back to the system topic with a retry count of 0."""

@@ -6,15 +6,20 @@ longer has an entry of a ledger. Of the second it counts the bytes by which its 
 Invariant: a bookie that does not answer has collected nothing as far as is known.
 """
 
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
+
+import structlog
 
 from pulsar_sidecar.features.ledger_deletion.outcomes import SETTLED, Decision, notes
 from pulsar_sidecar.features.ledger_deletion.ports import BookieCollections, Collected, DeletionTopics
 from pulsar_sidecar.features.ledger_deletion.results import BookieReclaim, Reclaim
 from pulsar_sidecar.features.ledger_deletion.second_phase.decide import OutcomeReason
-from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.clocks import Clock, StopSignal
+from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.ids import BookieId, LedgerId
 from pulsar_sidecar.model.ledgers import LedgerType
 from pulsar_sidecar.model.lookups import Unreadable
@@ -24,6 +29,14 @@ from pulsar_sidecar.ownership.paths import ledger_path
 _HOUR_MS: Final = 3_600_000
 _ASKED: Final = 100
 """Number of the last deleted ledgers that each bookie is asked for."""
+COUNTED: Final = 100_000
+"""Number of the last deleted ledgers that are counted, which bounds the memory."""
+_STATUS_HOURS: Final = 24.0
+_STATUS_PERIOD_SECONDS: Final = 300.0
+_LONGEST_SHARE: Final = 20
+"""The status's readings take at most this part of the time, however much the outcome topic holds."""
+
+log = structlog.get_logger("ledger-deletion")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +54,40 @@ class DeletedLedger:
 
 
 class Reclaiming:
-    """Reader of deletions from the outcome topic, and of collections from bookies."""
+    """Reader of deletions from the outcome topic, and of collections from bookies.
+
+    Attributes:
+        last: last reading of `run`; None before the first.
+    """
 
     def __init__(
-        self,
-        require_ready: Callable[[], None],
-        topics: DeletionTopics,
-        store: MetadataStore,
-        bookies: BookieCollections,
-        clock: Clock,
-        root: str,
+        self, topics: DeletionTopics, store: MetadataStore, bookies: BookieCollections, clock: Clock, root: str
     ) -> None:
-        self._require_ready, self._topics, self._store = require_ready, topics, store
-        self._bookies, self._clock, self._root = bookies, clock, root
+        self._topics, self._store, self._bookies, self._clock, self._root = topics, store, bookies, clock, root
+        self.last: Reclaim | None = None
 
-    def reclaimed(self, hours: float) -> Reclaim:
+    def run(self, stop: StopSignal) -> None:
+        """Take the status's readings until stopped, so that no caller waits for bookies."""
+        while not stop.is_set():
+            began = self._clock.monotonic_seconds()
+            try:
+                self.last = self.reclaimed(_STATUS_HOURS, stop)
+            except SidecarError as error:
+                log.warning("what bookies have reclaimed is unknown", error=str(error))
+            took = self._clock.monotonic_seconds() - began
+            self._clock.wait_seconds(max(_STATUS_PERIOD_SECONDS, took * _LONGEST_SHARE), stop)
+
+    def reclaimed(self, hours: float, stop: StopSignal) -> Reclaim:
         """Return what bookies have given back of the recorded ledgers that were deleted in the last ``hours``.
 
         Raises:
-            DisabledError: two-phase deletion is off.
             TemporaryError: the outcome topic or the metadata store could not be read.
         """
-        self._require_ready()
-        since_ms = self._clock.now_ms() - round(hours * _HOUR_MS)
-        deleted = deleted_ledgers(self._topics.outcomes_since(since_ms))
+        as_of_ms = self._clock.now_ms()
+        since_ms = as_of_ms - round(hours * _HOUR_MS)
+        deleted = deleted_ledgers(takewhile(lambda _: not stop.is_set(), self._topics.outcomes_since(since_ms)))
+        if len(deleted) == COUNTED:
+            since_ms = max(since_ms, deleted[0].ended_ms)
         nodes = self._store.read_many([ledger_path(each.ledger_id, self._root) for each in deleted])
         deleted = [each for each, node in zip(deleted, nodes, strict=True) if node is None]
         asked = [each.ledger_id for each in deleted[-_ASKED:]]
@@ -79,12 +102,13 @@ class Reclaiming:
             asked_ledgers=len(asked),
             collected_bookies=sum(each.waiting_ledgers == 0 for each in bookies),
             bookies=bookies,
+            as_of_ms=as_of_ms,
         )
 
 
 def deleted_ledgers(outcomes: Iterable[bytes]) -> list[DeletedLedger]:
-    """Return the ledgers that these messages report as deleted from BookKeeper, by the time of that report."""
-    found: dict[LedgerId, DeletedLedger] = {}
+    """Return the last ledgers that these messages report as deleted from BookKeeper, by the time of that report."""
+    found: OrderedDict[LedgerId, DeletedLedger] = OrderedDict()
     for note in (each for payload in outcomes for each in notes(payload, SETTLED)):
         entry = note.document
         by_whom = entry.get("decision"), entry.get("reason")
@@ -93,6 +117,8 @@ def deleted_ledgers(outcomes: Iterable[bytes]) -> list[DeletedLedger]:
         if is_gone and entry.get("ledgerType") == LedgerType.LEDGER.value and isinstance(ledger_id, int):
             size = length if isinstance(length, int) else None
             found.setdefault(LedgerId(ledger_id), DeletedLedger(LedgerId(ledger_id), note.at_ms, size))
+            if len(found) > COUNTED:
+                found.popitem(last=False)
     return sorted(found.values(), key=lambda each: each.ended_ms)
 
 
