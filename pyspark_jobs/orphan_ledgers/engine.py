@@ -5,7 +5,7 @@ than `audit.results.guards.MOST_MISSING` fail the audit, and the keys of lookups
 has to shuffle them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -23,7 +23,7 @@ from pulsar_sidecar.features.audit.engine.leftover_nodes import PRESENT
 from pulsar_sidecar.features.audit.engine.offloaded import (
     NO_EARLIER_COPIES,
     OFFLOAD_USES,
-    ListedPlaces,
+    OffloadFacts,
     deletable_copies,
     not_whole,
     numbered_copies,
@@ -174,7 +174,7 @@ class SparkEngine:
         protection = reported.protection()
         few_candidates = candidates <= _MOST_BROADCAST_ROWS
         judge = Judge(as_of_ms(self._inputs.dump_manifest), self._policy, protection)
-        offloaded, offload, broken = self._tiered_storage(facts, judge)
+        offloaded, offload, broken = self._tiered_storage(facts, judge, reported.offload_lags_ms())
         judge = replace(judge, not_whole=broken)
         judged = self._keep(self._judged(_newest(ledgers.where("content is null")), judge, few_candidates))
         sizes = ledgers.where("content is not null").select(F.lit(tasks.SIZE).alias("tag"), "part", "content")
@@ -202,14 +202,16 @@ class SparkEngine:
         leftover_nodes = self._leftover_nodes(reported, missing, gone)
         return AuditFindings(tables, found, protection, unread, shadow_dangers, leftover_nodes)
 
-    def _tiered_storage(self, facts: DataFrame, judge: Judge) -> tuple[pa.Table, OffloadSummary, frozenset[int]]:
+    def _tiered_storage(
+        self, facts: DataFrame, judge: Judge, lags_ms: Mapping[str, int | None]
+    ) -> tuple[pa.Table, OffloadSummary, frozenset[int]]:
         """Return the findings in tiered storage, which the driver holds, their summary, and `not_whole`."""
         manifest = self._inputs.offload_manifest
         findings: list[dict[str, Any]] = []
         uses = OFFLOAD_USES.empty_table()
         if manifest is not None:
             tags = (first_pass.LISTED, first_pass.DUMPED, first_pass.COPIES, first_pass.OBJECTS)
-            about = (judge, ListedPlaces.of(manifest), self._inputs.own_ledgers)
+            about = (judge, OffloadFacts.of(manifest, lags_ms), self._inputs.own_ledgers)
             shares = by_key(_packed(facts, *tags), "part", tasks.SHARES, tasks.compare_copies, *about)
             packed = group_by_tag(shares.toArrow(), first_pass.COPIES, tasks.USE)
             findings = [row for batch in unpack(packed[first_pass.COPIES]) for row in batch.to_pylist()]

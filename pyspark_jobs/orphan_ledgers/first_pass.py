@@ -40,14 +40,14 @@ from pyspark_jobs.running.tasks import About, Batches, Task
 IDS, SINGLE_IDS, LISTED, DUMPED = "ids", "single ids", "listed", "dumped"
 USAGE, LOADED, OTHER, UNSIZED = "usage", "loaded", "other", "unsized"
 UNREADABLE, COMPACTION, READ, UNREAD = "unreadable", "compaction", "read", "unread"
-TENANT, SHADOW, RETENTION = "tenant", "shadow", "retention"
+TENANT, SHADOW, RETENTION, OFFLOAD_LAG = "tenant", "shadow", "retention", "offload lag"
 COPIES, OBJECTS = "copies", "objects"
 PARTITIONED, PENDING_ACKS, MARK = "partitioned", "pending acks", "mark"
 REFERENCES = (OTHER, UNSIZED)
 """Tags of `SINGLES`, whose ledgers' sizes only BookKeeper knows: single references, and lists' without a size."""
 SUSPECTS = (PARTITIONED, PENDING_ACKS, MARK)
 """Tags in the order of `Suspects`."""
-REPORTED = (*REFERENCES, UNREADABLE, UNREAD, COMPACTION, READ, TENANT, SHADOW, RETENTION, *SUSPECTS)
+REPORTED = (*REFERENCES, UNREADABLE, UNREAD, COMPACTION, READ, TENANT, SHADOW, RETENTION, OFFLOAD_LAG, *SUSPECTS)
 """Tags of the rows for the driver, few after they are summed."""
 
 FACTS = schema_of("""
@@ -103,6 +103,8 @@ def decode_admin_nodes(batch: pa.RecordBatch, _: IdSets) -> Iterator[pa.RecordBa
     yield _facts(_shadow_facts(found.shadows))
     yield _facts(_unreadable_facts(found.unreadable_nodes))
     yield _facts({"tag": RETENTION, "path": path, "reason": text} for path, text in found.retentions.items())
+    lags = found.offload_lags_ms.items()
+    yield _facts({"tag": OFFLOAD_LAG, "path": path, "reason": None if ms is None else str(ms)} for path, ms in lags)
     yield _facts({"tag": PARTITIONED, "path": path} for path in found.partitioned_topics)
 
 
@@ -238,6 +240,11 @@ class Reported:
     def retentions(self) -> dict[str, str]:
         """Return the retentions found, by path."""
         return {row["path"]: row["reason"] for row in self._rows_tagged(RETENTION)}
+
+    def offload_lags_ms(self) -> dict[str, int | None]:
+        """Return namespaces' `AdminFacts.offload_lags_ms`."""
+        found = ((row["path"], row["reason"]) for row in self._rows_tagged(OFFLOAD_LAG))
+        return {path: None if text is None else int(text) for path, text in found}
 
     def suspects(self, ledgers_root: str, schemas: Sequence[str]) -> Suspects:
         """Return nodes that may have dangling references; ``schemas`` have only such."""

@@ -28,7 +28,7 @@ from pulsar_sidecar.features.audit.engine.judging import (
     withhold_deletable,
 )
 from pulsar_sidecar.features.audit.engine.leftover_nodes import PRESENT, present_paths, schemas_without_ledgers
-from pulsar_sidecar.features.audit.engine.offloaded import COPIES, ComparedCopies, ListedPlaces, compare_tables
+from pulsar_sidecar.features.audit.engine.offloaded import COPIES, ComparedCopies, OffloadFacts, compare_tables
 from pulsar_sidecar.features.audit.engine.usage import (
     counts_of_usage,
     missing_rows,
@@ -105,7 +105,7 @@ def compare(facts: pa.Table, own_ledgers: bool) -> pa.Table:
     return pa.Table.from_pylist([row], schema=COMPARED)
 
 
-def compare_copies(facts: pa.Table, judge: Judge, listed: ListedPlaces, own_ledgers: bool) -> pa.Table:
+def compare_copies(facts: pa.Table, judge: Judge, about: OffloadFacts, own_ledgers: bool) -> pa.Table:
     """Map the copies in tiered storage of one range of ids, and the ids, to `SHARES` of findings and of uses."""
     number = facts.column("part")[0].as_py()
     packed = group_by_tag(facts, first_pass.LISTED, first_pass.DUMPED, first_pass.COPIES, first_pass.OBJECTS)
@@ -118,7 +118,7 @@ def compare_copies(facts: pa.Table, judge: Judge, listed: ListedPlaces, own_ledg
     objects = pa.Table.from_batches(rows, OFFLOADED_OBJECTS)
     references = pa.Table.from_batches(unpack(packed[first_pass.COPIES]), COPIES)
     found = ComparedCopies()
-    compare_tables(judge, listed, found, objects, references, IdTable(ids).holds)
+    compare_tables(judge, about, found, objects, references, IdTable(ids).holds)
     findings = pa.RecordBatch.from_pylist(found.findings, schema=OFFLOADED_LEDGERS)
     tagged = ((first_pass.COPIES, findings), (USE, found.use_rows()))
     shares = [{"tag": tag, "part": number, "content": pack(batch)} for tag, batch in tagged]

@@ -35,11 +35,12 @@ from tests.unit.audit.audited_clusters import (
 )
 from tests.unit.audit.stored_copies import DRIVER, stored
 
-RETENTIONS = (
+POLICIES = (
     None,
     b"no JSON",
     b'{"bundles":{}}',
     b'{"retention_policies":{"retentionTimeInMinutes":-1,"retentionSizeInMB":-1}}',
+    b'{"offload_deletion_lag_ms":60000}',
 )
 NAMES = ("t{}/n/persistent/a", "t{}/n/persistent/b%2Fc-partition-3", "u{}/c/m/persistent/old", "u{}/m/persistent/a.b")
 CURSORS = ("sub", "s%2Fub", "__compaction")
@@ -106,10 +107,10 @@ class RandomCluster:
         shared.nodes[path] = managed_ledger_bytes(
             ids, offloaded=offloaded, terminated=draw(st.booleans()), properties=source
         )
-        retention = draw(st.sampled_from(RETENTIONS))
-        if retention is not None:
+        policies = draw(st.sampled_from(POLICIES))
+        if policies is not None:
             namespace = path.removeprefix("/managed-ledgers/").split("/persistent")[0]
-            shared.nodes[f"/admin/policies/{namespace}"] = retention
+            shared.nodes[f"/admin/policies/{namespace}"] = policies
         for cursor in draw(st.sets(st.sampled_from(CURSORS))):
             ledger, compacted, bucket = (draw(st.one_of(st.none(), self._ids)) for _ in range(3))
             buckets = {} if bucket is None else {BUCKET_KEY: bucket}

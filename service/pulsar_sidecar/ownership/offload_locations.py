@@ -1,5 +1,7 @@
 """Locations and names of offloaded copies by their contexts, and the locations that the sidecar may access.
 
+Of namespaces' policies only the deletion lag is read: they do not prove where a copy was put.
+
 A record on the pending topic may be forged. Invariant: this module passes on only addresses, buckets and directories
 that are in the operator's own list, letter for letter after normalisation.
 """
@@ -8,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -244,6 +247,16 @@ def driver_metadata_of(driver_name: str, place: str, region: str) -> dict[str, s
     bucket, _, endpoint = rest.partition("@")
     name = _driver(driver_name).name
     return {"managedLedgerOffloadDriver": name, "bucket": bucket, "region": region, "serviceEndpoint": endpoint}
+
+
+def own_deletion_lag_ms(policies: Mapping[str, Any]) -> int | None:
+    """Return the deletion lag in a namespace's policies, negative for never; None if the brokers' applies.
+
+    The offload policies come before the older policy (``OffloadPoliciesImpl.oldPoliciesCompatible``).
+    """
+    offload = policies.get("offload_policies")
+    own = offload.get("managedLedgerOffloadDeletionLagInMillis") if isinstance(offload, dict) else None
+    return next((each for each in (own, policies.get("offload_deletion_lag_ms")) if isinstance(each, int)), None)
 
 
 def _driver(name: str) -> OffloadDriver:

@@ -1,5 +1,6 @@
 """Copies in tiered storage against the lists that name them."""
 
+import json
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -104,13 +105,45 @@ def test_what_bookkeeper_lost(auditor: Auditor) -> None:
     assert found(auditor, unfinished) == [(1, OffloadFinding.LOST)]
 
 
-def test_a_copy_past_its_deletion_lag_is_stored_twice(auditor: Auditor) -> None:
-    late = offloading(copy(1, 11), of_1=context(11, offloaded_ms=AS_OF_MS - 5 * HOUR_MS))
-    audit = auditor.audit(late)
-    assert [row["finding"] for row in audit.offloaded] == [OffloadFinding.BOOKKEEPER_LATE]
-    assert audit.summary.offload.uses[OffloadUse.STORED_TWICE] == Count(1, 1_000)
+BY_THE_OPTION = "deletion lag of --offload-deletion-lag-hours, 4 h"
+UNKNOWN = f"{BY_THE_OPTION}; the policies of its namespace are not in the dump, or cannot be read"
+
+
+def policies(lag_ms: int | None, **older: int) -> bytes:
+    return json.dumps({"offload_policies": {"managedLedgerOffloadDeletionLagInMillis": lag_ms}, **older}).encode()
+
+
+@pytest.mark.parametrize(
+    ("policies", "late"),
+    [
+        (b'{"offload_policies": {}}', BY_THE_OPTION),
+        (policies(HOUR_MS), "deletion lag that its namespace sets, 1 h"),
+        (policies(5 * HOUR_MS + 1), None),
+        (policies(-1, offload_deletion_lag_ms=0), None),
+        (policies(None, offload_deletion_lag_ms=-1), None),
+        (b'{"offload_deletion_lag_ms": 0}', "deletion lag that its namespace sets, 0 h"),
+        (b"no JSON", UNKNOWN),
+        (None, UNKNOWN),
+    ],
+)
+def test_a_copy_past_its_namespaces_deletion_lag_is_stored_twice(
+    auditor: Auditor, policies: bytes | None, late: str | None
+) -> None:
+    cluster = offloading(copy(1, 11), of_1=context(11, offloaded_ms=AS_OF_MS - 5 * HOUR_MS))
+    cluster.nodes["/admin/policies/t/n"] = policies
+    audit = auditor.audit(cluster)
+    found = [(row["finding"], row["reason"].partition("outlived the ")[2]) for row in audit.offloaded]
+    assert found == ([] if late is None else [(OffloadFinding.BOOKKEEPER_LATE, late)])
+    uses = audit.summary.offload.uses
+    assert uses.get(OffloadUse.STORED_TWICE) == (None if late is None else Count(1, 1_000))
+
+
+def test_brokers_may_keep_bookkeepers_copies(auditor: Auditor) -> None:
     auditor.policy = replace(auditor.policy, offload_lag_ms=-1)
-    assert not auditor.audit(late).offloaded
+    cluster = offloading(copy(1, 11), of_1=context(11, offloaded_ms=AS_OF_MS - 5 * HOUR_MS))
+    assert not auditor.audit(cluster).offloaded
+    cluster.nodes["/admin/policies/t/n"] = b'{"offload_deletion_lag_ms": 1}'
+    assert [row["finding"] for row in auditor.audit(cluster).offloaded] == [OffloadFinding.BOOKKEEPER_LATE]
 
 
 def test_unreferenced_copies_become_deletable_and_join_the_plan(auditor: Auditor) -> None:

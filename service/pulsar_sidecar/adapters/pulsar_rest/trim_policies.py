@@ -16,6 +16,7 @@ from pulsar_sidecar.model.errors import SidecarError, TemporaryError
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.offload_locations import own_deletion_lag_ms
 from pulsar_sidecar.ownership.paths import POLICIES, partitioned_topic_path
 from pulsar_sidecar.ownership.shadows import shadow_at
 
@@ -38,13 +39,9 @@ class BrokerTrimPolicies:
 
     def offload_lag_ms(self, namespace: str) -> int | Unreadable:
         try:
-            policies = self._policies(namespace)
-            offload = policies.get("offload_policies")
-            own = offload.get("managedLedgerOffloadDeletionLagInMillis") if isinstance(offload, dict) else None
-            older = policies.get("offload_deletion_lag_ms")
-            chosen = next((each for each in (own, older) if isinstance(each, int)), None)
-            if chosen is not None:
-                return chosen
+            own_ms = own_deletion_lag_ms(self._policies(namespace))
+            if own_ms is not None:
+                return own_ms
             configured = RuntimeConfiguration.of(self._rest)
             return configured.number("managedLedgerOffloadDeletionLagMs", _USUAL_OFFLOAD_LAG_MS)
         except SidecarError as error:

@@ -1,15 +1,16 @@
-"""Facts of nodes below ``/admin``: tenants, and shadow topics that endanger their sources' ledgers (PIP-180).
+"""Facts of nodes below ``/admin``: tenants, policies of namespaces, and shadow topics that endanger their sources.
 
-A shadow's list holds its source's ledgers, and a 4.0.8 broker that has a shadow loaded trims them by the shadow's own
-retention and cursors: without infinite retention it deletes ledgers that the source still needs. Invariant: the audit
-asserts nothing about a retention that a dump does not hold. A namespace's retention is in its policies; a topic's own
-is an event on ``__change_events``, and a broker's default is in its configuration.
+The list of a shadow (PIP-180) holds its source's ledgers, and a 4.0.8 broker that has it loaded trims them by the
+shadow's own retention and cursors: without infinite retention it deletes ledgers that the source still needs.
+Invariant: the audit asserts nothing about a policy that a dump does not hold. A namespace's retention and offload
+deletion lag are in its policies; a topic's own are events on ``__change_events``, and a broker's defaults are in its
+configuration.
 """
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from pulsar_sidecar.features.audit.engine.leftover_nodes import partitioned_topics
 from pulsar_sidecar.features.audit.results.summaries import Danger
 from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.ownership.offload_locations import own_deletion_lag_ms
 from pulsar_sidecar.ownership.paths import PARTITIONED_TOPICS, POLICIES
 from pulsar_sidecar.ownership.protections import Scope, UnreadableNode
 from pulsar_sidecar.ownership.shadows import Shadow, shadow_at
@@ -24,6 +26,7 @@ from pulsar_sidecar.reports.formatting import format_count
 
 INFINITE: Final = "infinite"
 UNSET: Final = "not set, so the brokers' default applies"
+UNREADABLE: Final = "unknown, because its policies cannot be read"
 _POLICIES: Final = f"{POLICIES}/"
 _FOREVER: Final = -1
 _TENANT: Final = r"^/admin/(policies|local-policies)/[^/]+$"
@@ -36,6 +39,7 @@ class AdminFacts:
 
     Attributes:
         retentions: retention in namespaces' policies, by ``tenant/namespace``.
+        offload_lags_ms: offload deletion lag in policies that could be read; None where the brokers' applies.
         unreadable_nodes: unreadable nodes of partitioned topics that may be shadows.
         partitioned_topics: paths of the nodes of partitioned topics.
     """
@@ -43,6 +47,7 @@ class AdminFacts:
     tenants: tuple[str, ...]
     shadows: tuple[Shadow, ...]
     retentions: Mapping[str, str]
+    offload_lags_ms: Mapping[str, int | None]
     unreadable_nodes: tuple[UnreadableNode, ...]
     partitioned_topics: tuple[str, ...]
 
@@ -53,10 +58,10 @@ def admin_facts(nodes: pa.RecordBatch) -> AdminFacts:
     tenants = paths.filter(pc.match_substring_regex(paths, _TENANT)).to_pylist()
     partitioned = nodes.filter(pc.starts_with(paths, f"{PARTITIONED_TOPICS}/"))
     policies = nodes.filter(pc.starts_with(paths, _POLICIES)).select(["path", "value"]).to_pylist()
-    retentions = {
-        row["path"].removeprefix(_POLICIES): _retention(row["value"])
+    namespaces = {
+        row["path"].removeprefix(_POLICIES): _document(row["value"])
         for row in policies
-        if row["path"].count("/") > _POLICIES.count("/") and row["value"]
+        if row["path"].count("/") > _POLICIES.count("/")
     }
     shadows, unreadable = [], []
     for row in partitioned.select(["path", "value"]).to_pylist():
@@ -67,7 +72,8 @@ def admin_facts(nodes: pa.RecordBatch) -> AdminFacts:
     return AdminFacts(
         tuple(path.rpartition("/")[2] for path in tenants),
         tuple(shadow for shadow in shadows if shadow is not None),
-        retentions,
+        {name: _retention(document) for name, document in namespaces.items()},
+        {name: own_deletion_lag_ms(document) for name, document in namespaces.items() if document is not None},
         tuple(unreadable),
         tuple(partitioned_topics(partitioned.column("path").to_pylist())),
     )
@@ -100,12 +106,22 @@ def _why(shadow: Shadow, retention: str | None) -> str:
     )
 
 
-def _retention(value: bytes) -> str:
+def _document(value: bytes | None) -> Mapping[str, Any] | None:
     try:
-        retention = json.loads(value).get("retention_policies")
-        if retention is None:
-            return UNSET
+        document = json.loads(value or b"")
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _retention(policies: Mapping[str, Any] | None) -> str:
+    if policies is None:
+        return UNREADABLE
+    retention = policies.get("retention_policies")
+    if retention is None:
+        return UNSET
+    try:
         minutes, megabytes = retention["retentionTimeInMinutes"], retention["retentionSizeInMB"]
-    except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
-        return "unknown, because its policies cannot be read"
+    except (KeyError, TypeError):
+        return UNREADABLE
     return INFINITE if minutes == megabytes == _FOREVER else f"{format_count(minutes, 'minute')} and {megabytes} MB"

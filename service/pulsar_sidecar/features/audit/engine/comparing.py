@@ -4,13 +4,12 @@ Ledger ids are arrays of numbers and comparisons are between arrays; only unrefe
 one at a time. Invariant: a ledger is a candidate only if it is in the listing and among the dump's own ledgers.
 """
 
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -58,7 +57,7 @@ from pulsar_sidecar.features.audit.engine.offloaded import (
     COPIES,
     NO_EARLIER_COPIES,
     ComparedCopies,
-    ListedPlaces,
+    OffloadFacts,
     compare_tables,
     not_whole,
     numbered_copies,
@@ -107,6 +106,7 @@ from pulsar_sidecar.reports.documents import Engine
 from pulsar_sidecar.reports.formatting import format_count
 from pulsar_sidecar.reports.ports import TablesOutput
 
+_Value = TypeVar("_Value")
 _NODES = (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS)
 _NONE: Numbers = np.zeros(0, np.int64)
 _JUDGED_AT_ONCE = 65_536
@@ -206,7 +206,7 @@ class EmbeddedEngine:
             list(chain.from_iterable(marks)),
         )
         judge = Judge(as_of_ms(self._inputs.dump), self._policy, protection)
-        copies = self._compare_copies(judge, sets, parts)
+        copies = self._compare_copies(judge, sets, parts, _joined(facts.offload_lags_ms for facts in admin))
         judge = replace(judge, not_whole=not_whole(copies.findings))
         orphans, unattributed = self._judge(cases, judge, {node.path: node for some in owners for node in some})
         offloaded, offload = self._tiered_storage(judge, copies)
@@ -216,7 +216,7 @@ class EmbeddedEngine:
             replace(_counts(sets, usage, orphans, unattributed, missing), offload=offload),
             protection,
             unread_segments,
-            dangers(shadows, ChainMap(*(dict(facts.retentions) for facts in admin))),
+            dangers(shadows, _joined(facts.retentions for facts in admin)),
             suspects.without(
                 [
                     *self._present(Subtree.MANAGED_LEDGERS, suspects.topics),
@@ -312,15 +312,16 @@ class EmbeddedEngine:
         sizes = pa.Table.from_batches([sized for sized, _ in answers], SIZES)
         return newest_sizes(sizes), newest_cases(case for _, some in answers for case in some)
 
-    def _compare_copies(self, judge: Judge, sets: LedgerSets, parts: Sequence[DecodedPart]) -> ComparedCopies:
+    def _compare_copies(
+        self, judge: Judge, sets: LedgerSets, parts: Sequence[DecodedPart], lags_ms: Mapping[str, int | None]
+    ) -> ComparedCopies:
         """Compare tiered storage with the lists, some ledgers at a time."""
         found, manifest = ComparedCopies(), self._inputs.offloaded
         if manifest is None:
             return found
-        listed = ListedPlaces.of(manifest)
         objects = self._inputs.offloaded_objects()
         references = pa.Table.from_batches([part.copies for part in parts], COPIES)
-        compare_tables(judge, listed, found, objects, references, sets.exist)
+        compare_tables(judge, OffloadFacts.of(manifest, lags_ms), found, objects, references, sets.exist)
         self._report(f"compared {format_count(objects.num_rows, 'object')} of tiered storage with the lists")
         return found
 
@@ -346,6 +347,10 @@ class EmbeddedEngine:
             return {}
         found = self._earlier.orphans(pa.array([row["ledger_id"] for row, _ in cases], pa.int64()))
         return {row["ledger_id"]: row for row in found.to_pylist()}
+
+
+def _joined(mappings: Iterable[Mapping[str, _Value]]) -> dict[str, _Value]:
+    return dict(chain.from_iterable(each.items() for each in mappings))
 
 
 def _dumped(parts: Iterable[tuple[Ids, list[str]]]) -> tuple[Ids, list[str]]:

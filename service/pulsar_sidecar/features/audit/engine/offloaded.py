@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pulsar_sidecar.features.audit.arrays import Mask, Numbers
 from pulsar_sidecar.features.audit.engine.judging import Judge, is_deletable, number_deletable, withhold_deletable
 from pulsar_sidecar.features.audit.engine.usage import counts_of_rows
-from pulsar_sidecar.features.audit.requests import AuditPolicy
+from pulsar_sidecar.features.audit.requests import HOUR_MS, AuditPolicy
 from pulsar_sidecar.features.audit.results.summaries import NO_TIERED_STORAGE, Count, OffloadSummary, OffloadUse
 from pulsar_sidecar.features.audit.results.tables import (
     OFFLOADED_LEDGERS,
@@ -82,16 +82,23 @@ def _place(driver_name: str, metadata: tuple[tuple[str, str], ...]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ListedPlaces:
-    """Places that the offload listing has, and the ``clusterName`` of the brokers whose listing it is."""
+class OffloadFacts:
+    """Facts about all copies.
+
+    Attributes:
+        cluster_name: ``clusterName`` of the brokers whose places the offload listing has.
+        places: places that the listing has.
+        lags_ms: `AdminFacts.offload_lags_ms`.
+    """
 
     cluster_name: str | None
     places: frozenset[str]
+    lags_ms: Mapping[str, int | None]
 
     @classmethod
-    def of(cls, offload_listing: Manifest) -> "ListedPlaces":
+    def of(cls, offload_listing: Manifest, lags_ms: Mapping[str, int | None]) -> "OffloadFacts":
         places = (parse_location(text).place for text in offload_listing.counts)
-        return cls(offload_listing.cluster_name, frozenset(places))
+        return cls(offload_listing.cluster_name, frozenset(places), lags_ms)
 
 
 @dataclass(slots=True)
@@ -117,7 +124,7 @@ class ComparedCopies:
 
 def compare_tables(
     judge: Judge,
-    listed: ListedPlaces,
+    facts: OffloadFacts,
     found: ComparedCopies,
     objects: pa.Table,
     references: pa.Table,
@@ -132,7 +139,7 @@ def compare_tables(
     shares = (objects.num_rows + references.num_rows) // _COPIES_AT_ONCE + 1
     for number in range(shares):
         some = (_share(table, number, shares).to_pylist() for table in (objects, references))
-        compare_copies(judge, listed, found, *some)
+        compare_copies(judge, facts, found, *some)
 
 
 def _share(table: pa.Table, number: int, shares: int) -> pa.Table:
@@ -142,7 +149,7 @@ def _share(table: pa.Table, number: int, shares: int) -> pa.Table:
 
 
 def compare_copies(
-    judge: Judge, listed: ListedPlaces, found: ComparedCopies, objects: Iterable[Row], references: Iterable[Row]
+    judge: Judge, facts: OffloadFacts, found: ComparedCopies, objects: Iterable[Row], references: Iterable[Row]
 ) -> None:
     """Compare the objects of some ledgers with all references to these ledgers, and add what is found.
 
@@ -163,30 +170,32 @@ def compare_copies(
         parts.sort(key=lambda part: (part["place"], part["object"], part["size_bytes"], part["modified_ms"]))
         names.sort(key=lambda name: (name["path"], name["place"]))
         for reference in names[:1]:
-            _compare_named(judge, listed, found, reference, names, parts)
+            _compare_named(judge, facts, found, reference, names, parts)
         places = {name["place"] for name in names}
         for place in sorted({part["place"] for part in parts} - places):
             there = [part for part in parts if part["place"] == place]
-            _compare_unnamed(judge, listed, found, there, sorted(places), is_tried_again=bool(attempts[ledger_id]))
+            _compare_unnamed(judge, facts, found, there, sorted(places), is_tried_again=bool(attempts[ledger_id]))
 
 
 def _compare_named(
     judge: Judge,
-    listed: ListedPlaces,
+    facts: OffloadFacts,
     found: ComparedCopies,
     reference: Row,
     names: Sequence[Row],
     parts: Sequence[Row],
 ) -> None:
     owner = owner_at(reference["path"])
-    if reference["place"] not in listed.places:
+    if reference["place"] not in facts.places:
         found.add_use(owner.tenant, OffloadUse.NOT_LISTED, reference["size_bytes"])
         return
     there = [part for part in parts if part["place"] == reference["place"]]
     if there:
         found.add_use(owner.tenant, OffloadUse.REFERENCED, _bytes(there))
-    is_complete = any(name["complete"] for name in names)
-    seen = (_of_complete if is_complete else _of_unfinished)(judge, reference, names, there)
+    if any(name["complete"] for name in names):
+        seen = _of_complete(judge, facts.lags_ms, reference, names, there)
+    else:
+        seen = _of_unfinished(judge, reference, there)
     if seen is None:
         return
     finding, reason = seen
@@ -198,9 +207,7 @@ def _compare_named(
     found.findings.append(row)
 
 
-def _of_unfinished(
-    judge: Judge, reference: Row, _: Sequence[Row], there: Sequence[Row]
-) -> tuple[OffloadFinding, str] | None:
+def _of_unfinished(judge: Judge, reference: Row, there: Sequence[Row]) -> tuple[OffloadFinding, str] | None:
     if not reference["in_bookkeeper"]:
         return OffloadFinding.LOST, "BookKeeper has lost the ledger, and its offload never completed"
     if there and judge.as_of_ms - _modified_ms(there) >= judge.policy.min_age_ms:
@@ -209,7 +216,7 @@ def _of_unfinished(
 
 
 def _of_complete(
-    judge: Judge, reference: Row, names: Sequence[Row], there: Sequence[Row]
+    judge: Judge, lags_ms: Mapping[str, int | None], reference: Row, names: Sequence[Row], there: Sequence[Row]
 ) -> tuple[OffloadFinding, str] | None:
     is_deleted = any(name["complete"] and name["bookkeeper_deleted"] for name in names)
     problem, in_bookkeeper = _problem(there, reference["size_bytes"]), reference["in_bookkeeper"]
@@ -222,19 +229,22 @@ def _of_complete(
         return None
     if not in_bookkeeper:
         return OffloadFinding.BOOKKEEPER_LOST, "tiered storage has it; the list still names BookKeeper's copy"
-    if _is_late(judge, reference):
-        return OffloadFinding.BOOKKEEPER_LATE, "BookKeeper's copy has outlived the deletion lag"
-    return None
-
-
-def _is_late(judge: Judge, reference: Row) -> bool:
-    lag_ms, offloaded_ms = judge.policy.offload_lag_ms, reference["offloaded_ms"]
-    return lag_ms >= 0 and offloaded_ms > 0 and judge.as_of_ms - offloaded_ms > lag_ms
+    namespace, offloaded_ms = owner_at(reference["path"]).namespace or "", reference["offloaded_ms"]
+    own_ms = lags_ms.get(namespace)
+    lag_ms = judge.policy.offload_lag_ms if own_ms is None else own_ms
+    if lag_ms < 0 or offloaded_ms <= 0 or judge.as_of_ms - offloaded_ms <= lag_ms:
+        return None
+    whose = "that its namespace sets" if own_ms is not None else "of --offload-deletion-lag-hours"
+    unknown = "" if namespace in lags_ms else "; the policies of its namespace are not in the dump, or cannot be read"
+    return (
+        OffloadFinding.BOOKKEEPER_LATE,
+        f"BookKeeper's copy has outlived the deletion lag {whose}, {lag_ms / HOUR_MS:.4g} h{unknown}",
+    )
 
 
 def _compare_unnamed(
     judge: Judge,
-    listed: ListedPlaces,
+    facts: OffloadFacts,
     found: ComparedCopies,
     there: Sequence[Row],
     elsewhere: Sequence[str],
@@ -244,7 +254,7 @@ def _compare_unnamed(
     name, cluster = there[0]["managed_ledger"], there[0]["cluster"]
     is_file = there[0]["driver"] == OffloadDriver.FILESYSTEM.value
     owner = owner_of_managed_ledger(name or "")
-    if cluster is not None and cluster != listed.cluster_name and not elsewhere:
+    if cluster is not None and cluster != facts.cluster_name and not elsewhere:
         found.add_use(None, OffloadUse.ANOTHER_CLUSTER, _bytes(there))
         return
     found.add_use(owner.tenant, OffloadUse.UNREFERENCED, _bytes(there))
