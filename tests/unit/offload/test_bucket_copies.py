@@ -112,6 +112,14 @@ def test_object_that_remains_after_deletion_is_an_error(bucket: ScriptedBucket) 
     assert "still there" in str(error)
 
 
+def test_a_server_that_ignores_where_a_listing_starts_is_listed_up_to_the_copy(bucket: ScriptedBucket) -> None:
+    """As fake-gcs-server does."""
+    before = [f"/copies/00000000-0000-0001-0000-000000000001-ledger-{number:03}" for number in range(300)]
+    bucket.answer = lambda request: listing_of(*before, KEY) if request.path == "/copies" else ABSENT
+    with pytest.raises(TemporaryError, match=r"lists .* and answers that it has no such object"):
+        delete(bucket)
+
+
 @pytest.mark.parametrize("forget", [True, False])
 def test_a_deletion_without_a_clear_answer_is_unknown(bucket: ScriptedBucket, forget: bool) -> None:
     bucket.answer = objects(Answer(400), forget=forget)

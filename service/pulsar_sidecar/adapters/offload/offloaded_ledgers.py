@@ -204,12 +204,18 @@ class _Bucket:
     def _listed(self, copy: OffloadedCopy) -> list[str]:
         """Return the objects of a copy that the bucket lists; without a bucket a listing fails, unlike a HEAD."""
         # From an offset: the client ends a prefix at a slash, and so finds no part of a name.
-        attempt = str(copy.attempt)
+        attempt, keys = str(copy.attempt), sorted(map(copy.key, ObjectRole))
+        found: set[str] = set()
         try:
-            listed = next(iter(obstore.list(self._store, offset=attempt)), [])
+            for listed in obstore.list(self._store, offset=attempt):
+                paths = {each["path"] for each in listed}
+                found.update(paths.intersection(keys))
+                # Some servers ignore the offset.
+                if max(paths, default="") >= keys[-1]:
+                    break
         except CLIENT_ERRORS as error:
             raise self._unasked(attempt, error) from error
-        return sorted({copy.key(role) for role in ObjectRole} & {each["path"] for each in listed})
+        return sorted(found)
 
     def _delete(self, key: str) -> None:
         try:
