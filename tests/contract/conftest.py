@@ -1,10 +1,19 @@
-"""A ZooKeeper of a module's own, which its tests freeze, kill and starve."""
+"""Servers of a session or a module: metadata stores, which tests freeze, kill and starve, and object stores."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.contract.metadata_store_servers import LoneZooKeeper, chroot, lone_etcd, lone_zookeeper
+from tests.contract.offload_storages import (
+    AzureStorage,
+    GcsStorage,
+    S3Storage,
+    azure_server,
+    gcs_server,
+    s3_server,
+)
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +33,36 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneZooKeepe
 def url(zookeeper: LoneZooKeeper) -> Iterator[str]:
     with chroot(zookeeper.url) as below:
         yield below
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    with s3_server() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def s3_bucket(s3_endpoint: str) -> S3Storage:
+    return S3Storage(s3_endpoint)
+
+
+@pytest.fixture(scope="session")
+def gcs_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with gcs_server(tmp_path_factory.mktemp("gcs")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def gcs_bucket(gcs_endpoint: str, tmp_path: Path) -> GcsStorage:
+    return GcsStorage(gcs_endpoint, tmp_path / "key.json")
+
+
+@pytest.fixture(scope="session")
+def azure_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with azure_server(tmp_path_factory.mktemp("azure")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def azure_bucket(azure_endpoint: str) -> AzureStorage:
+    return AzureStorage(azure_endpoint)

@@ -1,6 +1,6 @@
 """Listings of a bucket and of a directory, by what Pulsar's offloaders write there."""
 
-from collections.abc import Iterator
+from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,28 +14,30 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import ManagedLedgerName
 from pulsar_sidecar.ownership.offload_locations import driver_metadata_of, offload_target, parse_location, target_at
 
-from tests.contract.offload_storages import ACCESS_KEY, BUCKET, CLUSTER, DirectoryStorage, S3Storage, s3_server
+from tests.contract.offload_storages import (
+    AZURITE_KEY,
+    CLUSTER,
+    BucketStorage,
+    DirectoryStorage,
+)
 
 OWNER = ManagedLedgerName("public/default/persistent/orders")
 LEDGER, CUT = LedgerId(7), LedgerId(8)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with s3_server() as endpoint:
-        yield endpoint
+@pytest.fixture(params=["s3", "gcs", "azure", "directory"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> BucketStorage | DirectoryStorage:
+    if request.param == "directory":
+        return DirectoryStorage(tmp_path / "base")
+    bucket: BucketStorage = request.getfixturevalue(f"{request.param}_bucket")
+    return bucket
 
 
-@pytest.fixture(params=["bucket", "directory"])
-def storage(request: pytest.FixtureRequest, server: str, tmp_path: Path) -> S3Storage | DirectoryStorage:
-    return S3Storage(server) if request.param == "bucket" else DirectoryStorage(tmp_path / "base")
-
-
-def listed(storage: S3Storage | DirectoryStorage) -> list[dict[str, Any]]:
+def listed(storage: BucketStorage | DirectoryStorage) -> list[dict[str, Any]]:
     """List the storage by its location as an operator writes it."""
     context = storage.context(0, 1)
     location = offload_target(context.driver_name, context.driver_metadata).location
-    objects = object_listing(target_at(parse_location(str(location))), OffloadCredentials(s3=ACCESS_KEY))
+    objects = object_listing(target_at(parse_location(storage.location)), storage.credentials)
     rows = [dict(row) for some in objects.rows() for row in some]
     assert {row["place"] for row in rows} <= {location.place}
     for row in rows[:1]:
@@ -44,7 +46,7 @@ def listed(storage: S3Storage | DirectoryStorage) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row.get("ledger_id") or 0, row.get("role") or ""))
 
 
-def test_parts_of_copies(storage: S3Storage | DirectoryStorage) -> None:
+def test_parts_of_copies(storage: BucketStorage | DirectoryStorage) -> None:
     storage.put(LEDGER, storage.context(0, 1), OWNER)
     for number, part in enumerate(("data", "index")):
         ledger_id, context = LedgerId(CUT + number), storage.context(0, 2 + number)
@@ -59,28 +61,28 @@ def test_parts_of_copies(storage: S3Storage | DirectoryStorage) -> None:
     whole, cut_data, cut_index = ((rows[place], rows[place + 1]) for place in (0, 2, 4))
     assert not any(row.get("damage") for row in (*whole, cut_data[1], cut_index[0]))
     assert cut_index[1]["damage"]
-    if isinstance(storage, S3Storage):
+    if isinstance(storage, BucketStorage):
         assert {row["cluster"] for row in rows} == {CLUSTER}
         assert whole[1]["indexed_bytes"] == whole[0]["size_bytes"] == cut_data[0]["size_bytes"] + 1
     else:
         assert cut_data[0]["damage"]
 
 
-def test_an_unfinished_offload(storage: S3Storage | DirectoryStorage) -> None:
+def test_an_unfinished_offload(storage: BucketStorage | DirectoryStorage) -> None:
     storage.put(LEDGER, storage.context(0, 1), OWNER, {"data"})
     assert [row["role"] for row in listed(storage)] == ["data"]
 
 
-def test_what_no_offloader_wrote_is_not_recognised(storage: S3Storage | DirectoryStorage) -> None:
+def test_what_no_offloader_wrote_is_not_recognised(storage: BucketStorage | DirectoryStorage) -> None:
     storage.put_foreign(LEDGER, storage.context(0, 1), OWNER)
     rows = listed(storage)
-    if isinstance(storage, S3Storage):
+    if isinstance(storage, BucketStorage):
         assert {row["cluster"] for row in rows} == {"another"}
     else:
         assert {row.get("attempt") for row in rows} == {None}
 
 
-def test_a_missing_place_is_no_empty_one(storage: S3Storage | DirectoryStorage) -> None:
+def test_a_missing_place_is_no_empty_one(storage: BucketStorage | DirectoryStorage) -> None:
     storage.disappear()
     with pytest.raises(TemporaryError, match="cannot be"):
         listed(storage)
@@ -92,9 +94,8 @@ def test_an_empty_directory_may_be_unmounted(tmp_path: Path) -> None:
         list(objects.rows())
 
 
-def test_wrong_keys_list_nothing(server: str) -> None:
-    storage = S3Storage(server)
-    context = replace(storage.context(0, 1))
-    target = offload_target(context.driver_name, {**context.driver_metadata, "bucket": f"{BUCKET}-not"})
+def test_wrong_keys_list_nothing(azure_bucket: BucketStorage) -> None:
+    wrong = OffloadCredentials(azureblob=replace(AZURITE_KEY, secret=b64encode(b"wrong").decode()))
+    target = target_at(parse_location(azure_bucket.location))
     with pytest.raises(TemporaryError, match="cannot be listed"):
-        list(object_listing(target, OffloadCredentials(s3=ACCESS_KEY)).rows())
+        list(object_listing(target, wrong).rows())

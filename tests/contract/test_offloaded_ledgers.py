@@ -1,6 +1,5 @@
-"""How a copy in tiered storage is deleted, whatever the storage: the fake, an S3 server, a directory."""
+"""Deletions and checks of copies in tiered storage, in the fake, a directory, and servers of S3, GCS and Azure."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,32 +11,21 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import OffloadSegment
 from pulsar_sidecar.model.names import ManagedLedgerName
 
-from tests.contract.offload_storages import (
-    DirectoryStorage,
-    FakeStorage,
-    OffloadStorage,
-    S3Storage,
-    s3_server,
-)
+from tests.contract.offload_storages import DirectoryStorage, FakeStorage, OffloadStorage
 
 LEDGER = LedgerId(5)
 ORDERS = ManagedLedgerName("public/default/persistent/orders%2F2026+eu-partition-0")
 MSB, LSB = -2_126_243_137_049_270_631, 0x4123_4567_89AB_CDEF
 
 
-@pytest.fixture(scope="module")
-def s3_endpoint() -> Iterator[str]:
-    with s3_server() as endpoint:
-        yield endpoint
-
-
-@pytest.fixture(params=["fake", "s3", "directory"])
+@pytest.fixture(params=["fake", "s3", "gcs", "azure", "directory"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> OffloadStorage:
     if request.param == "fake":
         return FakeStorage()
     if request.param == "directory":
         return DirectoryStorage(tmp_path / "base")
-    return S3Storage(request.getfixturevalue("s3_endpoint"))
+    bucket: OffloadStorage = request.getfixturevalue(f"{request.param}_bucket")
+    return bucket
 
 
 def test_our_s3_server_takes_every_signature_of_the_second_version(s3_endpoint: str) -> None:
