@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import pytest
 from pulsar_sidecar.adapters.metadata_access import SessionOptions, StoreCredential
+from pulsar_sidecar.adapters.metadata_stores import latency_probe
 from pulsar_sidecar.adapters.zookeeper.addressing import parse_metadata_store_url
-from pulsar_sidecar.adapters.zookeeper.probe import LatencyProbe
 from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.features.ledger_deletion.second_phase.limits import AdaptiveLimit
 from pulsar_sidecar.model.clocks import SystemClock
@@ -54,7 +54,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneZooKeeper]:
 @contextlib.contextmanager
 def probing(url: str, credential: StoreCredential | None = None) -> Iterator[Listener]:
     listener = Listener()
-    probe = LatencyProbe(parse_metadata_store_url(url).servers, credential, CLOCK, listener)
+    probe = latency_probe(url, CLOCK, SessionOptions(credential=credential), listener)
     probe.start()
     try:
         yield listener
@@ -97,7 +97,7 @@ def test_while_the_server_stands_still_it_is_reported_and_then_for_how_long(serv
 
 def test_closing_does_not_wait_for_a_server_that_stands_still(server: LoneZooKeeper) -> None:
     listener = Listener()
-    probe = LatencyProbe(parse_metadata_store_url(server.url).servers, None, CLOCK, listener)
+    probe = latency_probe(server.url, CLOCK, SessionOptions(), listener)
     probe.start()
     until(lambda: listener.observed, "there is a measurement")
     server.freeze()
@@ -125,7 +125,7 @@ def test_it_comes_back_after_the_server_did(server: LoneZooKeeper) -> None:
 
 
 def test_an_unreachable_server_is_no_measurement_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "pulsar_sidecar.adapters.zookeeper.probe")
+    caplog.set_level("INFO", "pulsar_sidecar.adapters.latency_probe")
     with probing("zk:127.0.0.1:1") as listener:
         CLOCK.wait_seconds(1.3, threading.Event())
     assert listener.observed == []

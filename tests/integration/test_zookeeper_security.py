@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from kazoo.security import ACL, make_acl, make_digest_acl
 from pulsar_sidecar.adapters.metadata_access import SessionOptions, StoreTls, WalkOptions, parse_credential
+from pulsar_sidecar.adapters.metadata_stores import latency_probe
 from pulsar_sidecar.adapters.zookeeper.four_letter_words import zookeeper_server
-from pulsar_sidecar.adapters.zookeeper.probe import LatencyProbe
 from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.zookeeper.zookeeper_walk import ZooKeeperWalk
 from pulsar_sidecar.features.ledger_deletion.second_phase.limits import AdaptiveLimit
@@ -154,8 +154,8 @@ class Counting(AdaptiveLimit):
 @pytest.mark.parametrize("name", CREDENTIALS)
 def test_the_latency_is_measured_over_tls_and_after_a_login(name: str, guarded: Guarded) -> None:
     limit = Counting(CLOCK, 2.0)
-    server = guarded.tls_url.removeprefix("zk:")
-    probe = LatencyProbe([server], parse_credential(CREDENTIALS[name]), CLOCK, limit, tls=guarded.tls)
+    options = SessionOptions(credential=parse_credential(CREDENTIALS[name]), tls=guarded.tls)
+    probe = latency_probe(guarded.tls_url, CLOCK, options, limit)
     with closing(probe):
         probe.start()
         until(lambda: limit.probes > 0, "the latency is measured")

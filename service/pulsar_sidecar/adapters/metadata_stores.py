@@ -8,13 +8,14 @@ from pulsar_sidecar.adapters.etcd.etcd_changes import EtcdChanges
 from pulsar_sidecar.adapters.etcd.etcd_walk import EtcdWholeStore
 from pulsar_sidecar.adapters.etcd.gateway import endpoints_of
 from pulsar_sidecar.adapters.etcd.ledger_ids import EtcdLedgerIds
-from pulsar_sidecar.adapters.etcd.probe import EtcdLatencyProbe
+from pulsar_sidecar.adapters.etcd.probe import EtcdProbe
 from pulsar_sidecar.adapters.heard_changes import store_scope, topic_scope
+from pulsar_sidecar.adapters.latency_probe import LatencyProbe
 from pulsar_sidecar.adapters.metadata_access import DEFAULT_OPTIONS, UNLIMITED, SessionOptions, WalkOptions
 from pulsar_sidecar.adapters.sequential_ledger_ids import SequentialLedgerIds
 from pulsar_sidecar.adapters.zookeeper.addressing import parse_metadata_store_url
 from pulsar_sidecar.adapters.zookeeper.ledger_ids import ZooKeeperLedgerIds
-from pulsar_sidecar.adapters.zookeeper.probe import LatencyProbe
+from pulsar_sidecar.adapters.zookeeper.probe import ZooKeeperProbe
 from pulsar_sidecar.adapters.zookeeper.whole_store import ZooKeeperWholeStore
 from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.zookeeper.zookeeper_changes import ZooKeeperChanges
@@ -85,10 +86,9 @@ def ledger_ids_of(store: ClusterStore, ledgers_root: str) -> SequentialLedgerIds
 
 
 def latency_probe(
-    url: str, clock: Clock, options: SessionOptions, listener: AdaptiveLimit, after_seconds: float
+    url: str, clock: Clock, options: SessionOptions, listener: AdaptiveLimit, after_seconds: float = 0.0
 ) -> LatencyProbe:
     """Return a probe of the store, not started yet."""
-    if is_etcd(url):
-        return EtcdLatencyProbe(url, options, clock, listener, after_seconds=after_seconds)
-    servers = store_address(url).servers
-    return LatencyProbe(servers, options.credential, clock, listener, tls=options.tls, after_seconds=after_seconds)
+    servers = endpoints_of(url) if is_etcd(url) else store_address(url).servers
+    connection = EtcdProbe if is_etcd(url) else ZooKeeperProbe
+    return LatencyProbe(servers, lambda server: connection(server, options, clock), clock, listener, after_seconds)

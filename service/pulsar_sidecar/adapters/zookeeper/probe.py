@@ -1,33 +1,26 @@
-"""Probe of ZooKeeper's latency for small requests, as another client would see it.
+"""Connection of the latency probe to ZooKeeper.
 
-A connection of its own carries one ``sync`` at a time: it changes nothing, needs no permission, and passes the same
+It carries one ``sync`` at a time: it changes nothing, needs no permission, and passes the same
 queues as other clients' requests, through the leader.
 """
 
 import logging
-import random
 import socket
 import struct
-import threading
-from collections.abc import Callable, Sequence
-from contextlib import closing
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 from kazoo.protocol.serialization import SASL, Auth, CloseInstance, Connect, Sync
 from puresasl import SASLError, SASLProtocolException
 from puresasl.client import SASLClient
 
-from pulsar_sidecar.adapters.metadata_access import StoreCredential, StoreTls
-from pulsar_sidecar.features.ledger_deletion.second_phase.limits import AdaptiveLimit
+from pulsar_sidecar.adapters.metadata_access import SessionOptions, StoreCredential
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import InvalidInputError
 
 _LOG = logging.getLogger(__name__)
 _SESSION_TIMEOUT_MS: Final = 10_000
 _ANSWER_SECONDS: Final = 20.0
 _RECEIVE_TIMEOUT_SECONDS: Final = 0.05
-_FAREWELL_SECONDS: Final = 1.0
-_RECONNECT_SECONDS: Final = 1.0
 _AUTH_XID: Final = -4
 _CLOSE_XID: Final = 0
 _MOST_CHALLENGES: Final = 5
@@ -38,76 +31,10 @@ _HEADER = struct.Struct("!ii")
 _REPLY = struct.Struct("!iqi")
 
 
-class LatencyProbe:
-    """Latency probe in a thread of its own until it is closed; it reconnects after a lost connection."""
+class ZooKeeperProbe:
+    """`latency_probe.ProbeConnection` by a ZooKeeper session."""
 
-    def __init__(
-        self,
-        servers: Sequence[str],
-        credential: StoreCredential | None,
-        clock: Clock,
-        listener: AdaptiveLimit,
-        *,
-        tls: StoreTls | None = None,
-        after_seconds: float = 0.0,
-    ) -> None:
-        """Prepare; see `start`.
-
-        The probe uses one of ``servers`` (``host:port``) at a time, and notifies ``listener`` of every probe, in its
-        thread; it makes the first one ``after_seconds``.
-        """
-        self._after_seconds = after_seconds
-        self._servers = servers
-        self._credential, self._tls = credential, tls
-        self._clock = clock
-        self._listener = listener
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="latency-probe", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread; return at once."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the probe's session; do not wait for a silent server, where the session ends by its timeout."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(_FAREWELL_SECONDS)
-
-    def _connection(self, server: str) -> "ProbeConnection":
-        return _ProbeSession(server, self._credential, self._tls, self._clock)
-
-    def _run(self) -> None:
-        is_unreachable = False
-        self._clock.wait_seconds(self._after_seconds, self._stop)
-        while not self._stop.is_set():
-            server = random.choice(self._servers)  # noqa: S311
-            try:
-                with closing(self._connection(server)) as connection:
-                    is_unreachable = False
-                    while not self._stop.is_set():
-                        self._listener.observe(connection.round_trip(self._listener.overdue))
-                        self._clock.wait_seconds(self._listener.probe_interval_seconds(), self._stop)
-            except (OSError, struct.error, SASLError, SASLProtocolException, InvalidInputError) as error:
-                level = logging.DEBUG if is_unreachable else logging.INFO
-                _LOG.log(level, "the latency of the metadata store at %s cannot be measured now: %s", server, error)
-                is_unreachable = True
-                self._clock.wait_seconds(_RECONNECT_SECONDS, self._stop)
-
-
-class ProbeConnection(Protocol):
-    """Connection of the probe; every method raises `OSError` for a server that cannot be reached, or refuses."""
-
-    def round_trip(self, overdue: Callable[[float], None]) -> float:
-        """Return the seconds from sending a probe to its answer; meanwhile call ``overdue`` with the wait so far."""
-
-    def close(self) -> None: ...
-
-
-class _ProbeSession:
-    """`ProbeConnection` by a ZooKeeper session."""
-
-    def __init__(self, server: str, credential: StoreCredential | None, tls: StoreTls | None, clock: Clock) -> None:
+    def __init__(self, server: str, options: SessionOptions, clock: Clock) -> None:
         host, _, port = server.rpartition(":")
         self._clock = clock
         self._buffer = bytearray()
@@ -115,9 +42,9 @@ class _ProbeSession:
         self._socket = socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS)
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if tls is not None:
-                self._socket = tls.context().wrap_socket(self._socket, server_hostname=host.strip("[]"))
-            self._greet(credential)
+            if options.tls is not None:
+                self._socket = options.tls.context().wrap_socket(self._socket, server_hostname=host.strip("[]"))
+            self._greet(options.credential)
         except BaseException:
             self._socket.close()
             raise
@@ -127,7 +54,7 @@ class _ProbeSession:
         began = self._clock.monotonic_seconds()
         answer = self._ask(_HEADER.pack(self._xid, Sync.type) + Sync("/").serialize(), overdue)
         seconds = self._clock.monotonic_seconds() - began
-        xid, _, code = _REPLY.unpack_from(answer)
+        xid, code = _reply(answer)
         if xid != self._xid or code != 0:
             raise ConnectionError(f"answer {code} to request {xid} instead of {self._xid}")
         return seconds
@@ -144,10 +71,13 @@ class _ProbeSession:
         if credential is None:
             return
         if credential.sasl is not None:
-            self._log_in(*credential.sasl)
+            try:
+                self._log_in(*credential.sasl)
+            except (SASLError, SASLProtocolException) as error:
+                raise ConnectionRefusedError(f"the login failed: {error}") from error
         else:
             login = Auth(0, credential.scheme, credential.secret).serialize()
-            _, _, code = _REPLY.unpack_from(self._ask(_HEADER.pack(_AUTH_XID, Auth.type) + login))
+            _, code = _reply(self._ask(_HEADER.pack(_AUTH_XID, Auth.type) + login))
             if code != 0:
                 raise ConnectionRefusedError(f"the credential was refused ({code})")
 
@@ -160,7 +90,7 @@ class _ProbeSession:
             if login.complete and not token:
                 break
             answer = self._ask(_HEADER.pack(xid, SASL.type) + SASL(token or b"").serialize())
-            _, _, code = _REPLY.unpack_from(answer)
+            _, code = _reply(answer)
             if code != 0:
                 raise ConnectionRefusedError(f"the credential was refused ({code})")
             challenge, _ = SASL.deserialize(answer, _REPLY.size)
@@ -201,3 +131,12 @@ class _ProbeSession:
         answer = bytes(self._buffer[_LENGTH.size : end])
         del self._buffer[:end]
         return answer
+
+
+def _reply(answer: bytes) -> tuple[int, int]:
+    """Return the request's number and the code of its answer."""
+    try:
+        xid, _, code = _REPLY.unpack_from(answer)
+    except struct.error as error:
+        raise ConnectionError("this is not a ZooKeeper server") from error
+    return xid, code

@@ -1,0 +1,76 @@
+"""Probe of the metadata store's latency for small requests, as another client would see it."""
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Final, Protocol
+
+from pulsar_sidecar.features.ledger_deletion.second_phase.limits import AdaptiveLimit
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import InvalidInputError
+
+_LOG = logging.getLogger(__name__)
+_FAREWELL_SECONDS: Final = 1.0
+_RECONNECT_SECONDS: Final = 1.0
+
+
+class ProbeConnection(Protocol):
+    """Connection of the probe; every method raises `OSError` for a server that cannot be reached, or refuses."""
+
+    def round_trip(self, overdue: Callable[[float], None]) -> float:
+        """Return the seconds from sending a probe to its answer; meanwhile call ``overdue`` with the wait so far."""
+
+    def close(self) -> None: ...
+
+
+class LatencyProbe:
+    """Latency probe in a thread of its own until it is closed; it reconnects after a lost connection."""
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        connect: Callable[[str], ProbeConnection],
+        clock: Clock,
+        listener: AdaptiveLimit,
+        after_seconds: float = 0.0,
+    ) -> None:
+        """Prepare; see `start`.
+
+        The probe connects to one of ``servers`` at a time, and notifies ``listener`` of every probe, in its thread;
+        it makes the first one ``after_seconds``.
+        """
+        self._after_seconds = after_seconds
+        self._servers, self._connect = servers, connect
+        self._clock = clock
+        self._listener = listener
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="latency-probe", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; return at once."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the probe's session; do not wait for a silent server, where the session ends by its timeout."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_FAREWELL_SECONDS)
+
+    def _run(self) -> None:
+        is_unreachable = False
+        self._clock.wait_seconds(self._after_seconds, self._stop)
+        while not self._stop.is_set():
+            server = random.choice(self._servers)  # noqa: S311
+            try:
+                with closing(self._connect(server)) as connection:
+                    is_unreachable = False
+                    while not self._stop.is_set():
+                        self._listener.observe(connection.round_trip(self._listener.overdue))
+                        self._clock.wait_seconds(self._listener.probe_interval_seconds(), self._stop)
+            except (OSError, InvalidInputError) as error:
+                level = logging.DEBUG if is_unreachable else logging.INFO
+                _LOG.log(level, "the latency of the metadata store at %s cannot be measured now: %s", server, error)
+                is_unreachable = True
+                self._clock.wait_seconds(_RECONNECT_SECONDS, self._stop)
