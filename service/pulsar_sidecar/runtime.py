@@ -45,7 +45,7 @@ class Leadership:
         """Resign, so that another sidecar can lead at once."""
         node = self._store.read(self._path)
         if node is not None and node.data == self._own:
-            self._store.delete(self._path, node.version)
+            self._store.delete(self._path, node.version, node.modified_order)
 
 
 Item = TypeVar("Item")

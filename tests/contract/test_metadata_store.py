@@ -342,6 +342,25 @@ def test_a_broken_guard_stops_exactly_the_deletions_that_name_it(sessions: TwoSe
     assert existing(store, paths) == paths[::3]
 
 
+def test_a_node_made_again_at_the_version_that_was_read_is_kept(etcd_url: str) -> None:
+    with etcd_sessions(etcd_url) as sessions:
+        store = sessions.store
+        read = [store.create(path, b"") for path in ("/ledger", "/owner", "/other")]
+        guard = Guard("/owner", V0, read[1].modified_order)
+        for node in read[:2]:
+            sessions.rival.delete(node.path)
+            sessions.rival.create(node.path, b"")
+        own = GuardedDeletion("/ledger", V0, (), read[0].modified_order)
+        guarded = [GuardedDeletion(path, V0, (guard,)) for path in ("/other", "/gone")]
+        assert store.delete_many([own, *guarded]) == [CONFLICT] * 3
+        assert store.delete("/ledger", V0, read[0].modified_order) is CONFLICT
+        again = store.read("/owner")
+        assert again is not None
+        guard = Guard("/owner", again.version, again.modified_order)
+        assert store.delete_many([GuardedDeletion("/other", V0, (guard,), read[2].modified_order)]) == [DELETED]
+        assert store.delete("/owner", V0, again.modified_order) is DELETED
+
+
 def test_a_missing_guard_is_a_broken_one(store: MetadataStore) -> None:
     paths = fill(store, 3)
     assert store.delete_many(deletions(paths, Guard("/missing", V0))) == [CONFLICT] * 3

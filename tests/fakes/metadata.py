@@ -281,7 +281,9 @@ class FakeMetadataStore:
             raise OutcomeUnknownError(f"the answer to the write of {path} was lost; read it again") from lost
         return written
 
-    def delete(self, path: str, version: NodeVersion | None = None) -> DeletionResult:
+    def delete(
+        self, path: str, version: NodeVersion | None = None, modified_order: int | None = None
+    ) -> DeletionResult:
         _check_path(path)
         if path == "/":
             raise InvalidInputError("the root cannot be deleted")

@@ -6,7 +6,7 @@ as absent, a listing that could not be finished is never reported short.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
@@ -27,6 +27,8 @@ class Node:
         children_count: direct children; None where the store does not count.
         ephemeral: True if the node dies with its creator's session.
         times_known: False where the store keeps no times, and another look may give later ones.
+        modified_order: the order of the last write, where the store can compare it (etcd's mod revision). A version
+            begins again in a re-created node, and may be that of the old one.
     """
 
     path: str
@@ -38,6 +40,7 @@ class Node:
     children_count: int | None = 0
     ephemeral: bool = False
     times_known: bool = True
+    modified_order: int | None = None
 
     @property
     def birth(self) -> "Birth":
@@ -75,19 +78,25 @@ class NewNode:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A node that must still be at ``version`` for a deletion to happen."""
+    """A node that must still be as it was read for a deletion to happen.
+
+    Attributes:
+        modified_order: the node's; None for any, so that only the version is compared.
+    """
 
     path: str
     version: NodeVersion
+    modified_order: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class GuardedDeletion:
-    """Deletion of ``path`` if it is at ``version`` and every guard still holds, all in one atomic step."""
+    """Deletion of ``path`` if it and every guard are still as they were read (see `Guard`), in one atomic step."""
 
     path: str
     version: NodeVersion
     guards: tuple[Guard, ...] = ()
+    modified_order: int | None = None
 
 
 class DeletionResult(Enum):
@@ -181,8 +190,10 @@ class MetadataStore(NodeReader, Protocol):
             NotFoundError: the node is gone.
         """
 
-    def delete(self, path: str, version: NodeVersion | None = None) -> DeletionResult:
-        """Delete one node, at any version when ``version`` is None; never reports UNKNOWN silently as success."""
+    def delete(
+        self, path: str, version: NodeVersion | None = None, modified_order: int | None = None
+    ) -> DeletionResult:
+        """Delete one node if it is still as it was read (see `Guard`), or at any version when ``version`` is None."""
 
     def delete_many(
         self, deletions: Sequence[GuardedDeletion], may_send: Callable[[], bool] = always

@@ -23,11 +23,18 @@ from pulsar_sidecar.features.delayed_index.snapshot import (
     encode_metadata,
     encode_segment,
 )
-from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, NotFoundError, SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    SidecarError,
+    TemporaryError,
+)
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
 from pulsar_sidecar.model.lookups import Absent, Unreadable
-from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.metadata import DeletionResult, MetadataStore
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.ownership.claims import BucketClaim, bucket_custom_metadata, read_claim
 from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
@@ -69,14 +76,23 @@ class BookieBucketSnapshots:
         return self._closed(bucket_id).length_bytes
 
     def delete_bucket_snapshot(self, bucket_id: LedgerId) -> None:
-        """Delete a bucket's ledger; raise `ConflictError` for any other ledger, which is not deleted."""
+        """Delete a bucket's ledger as BookKeeper does: its node; bookies collect the entries.
+
+        Raises:
+            ConflictError: the ledger holds no bucket, or changed at the same moment; it was not deleted.
+            OutcomeUnknownError: the answer was lost; read again.
+        """
         node = self._store.read(ledger_path(bucket_id, self._root))
         if node is None:
             return
         claim = read_claim(decode_ledger_metadata(node.data).custom_metadata)
         if not isinstance(claim, BucketClaim):
             raise ConflictError(f"ledger {bucket_id} holds no bucket of a delayed index; it is not deleted")
-        self._writer.delete(bucket_id, node.version)
+        result = self._store.delete(node.path, node.version, node.modified_order)
+        if result is DeletionResult.CONFLICT:
+            raise ConflictError(f"the metadata of ledger {bucket_id} changed at the same moment; try again")
+        if result is DeletionResult.UNKNOWN:
+            raise OutcomeUnknownError(f"the answer to deleting ledger {bucket_id} was lost; check whether it is gone")
 
     def _closed(self, bucket_id: LedgerId) -> LedgerMetadata:
         node = self._store.read(ledger_path(bucket_id, self._root))

@@ -26,7 +26,7 @@ from pulsar_sidecar.model.errors import (
     SidecarError,
     TemporaryError,
 )
-from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId, NodeVersion
+from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import DigestType, LedgerMetadata, LedgerSegment, LedgerState
 from pulsar_sidecar.model.metadata import DeletionResult, MetadataStore, Node
 from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
@@ -114,19 +114,6 @@ class LedgerWriter:
             failed |= failures
             self._discard(ledger_id, custom_metadata, TemporaryError(_joined(failures)))
 
-    def delete(self, ledger_id: LedgerId, version: NodeVersion) -> None:
-        """Delete a ledger as BookKeeper does: its node; bookies collect the entries. A missing ledger is not an error.
-
-        Raises:
-            ConflictError: the node has another version by now.
-            OutcomeUnknownError: the answer was lost; read again.
-        """
-        result = self._store.delete(ledger_path(ledger_id, self._root), version)
-        if result is DeletionResult.CONFLICT:
-            raise ConflictError(f"the metadata of ledger {ledger_id} changed at the same moment; try again")
-        if result is DeletionResult.UNKNOWN:
-            raise OutcomeUnknownError(f"the answer to deleting ledger {ledger_id} was lost; check whether it is gone")
-
     def _ensemble(self, size: int, failed: Mapping[BookieId, str]) -> tuple[BookieId, ...]:
         registered = self._store.children(available_bookies_path(self._root)) or []
         writable = [BookieId(name) for name in registered if name != READ_ONLY_BOOKIES and name not in failed]
@@ -213,7 +200,8 @@ class LedgerWriter:
                 node = self._store.read(path)
                 if node is None or decode_ledger_metadata(node.data).custom_metadata != custom_metadata:
                     return
-                if self._store.delete(path, node.version) in (DeletionResult.DELETED, DeletionResult.GONE):
+                result = self._store.delete(path, node.version, node.modified_order)
+                if result in (DeletionResult.DELETED, DeletionResult.GONE):
                     return
             except SidecarError as error:
                 failure = error

@@ -3,7 +3,8 @@
 A node is the key of its path; its version is etcd's of the key less one, its order of creation the revision. Brokers
 write no keys for parents: such a parent has children and cannot be read. Nodes that this driver creates get theirs.
 
-Invariant: every change is one transaction, which compares versions and that nothing lies below a node to delete.
+Invariant: every change is one transaction, which compares versions (for deletions of read nodes, mod revisions) and
+that nothing lies below a node to delete.
 """
 
 import logging
@@ -46,6 +47,7 @@ from pulsar_sidecar.model.metadata import (
     DeletionLimit,
     DeletionResult,
     FixedLimit,
+    Guard,
     GuardedDeletion,
     NewNode,
     Node,
@@ -246,11 +248,14 @@ class EtcdMetadataStore:
             raise NotFoundError(f"{path} is gone")
         raise ConflictError(f"{path} is not at version {version} any more; read it again")
 
-    def delete(self, path: str, version: NodeVersion | None = None) -> DeletionResult:
+    def delete(
+        self, path: str, version: NodeVersion | None = None, modified_order: int | None = None
+    ) -> DeletionResult:
         check_removable(path)
         if version is not None:
             check_version(version)
-        compare = [_has_nothing_below(path), _is_at(path, version) if version is not None else _exists_now(path)]
+        at = _exists_now(path) if version is None else _is_as_read(Guard(path, version, modified_order))
+        compare = [_has_nothing_below(path), at]
         try:
             answer = self._commit(f"delete {path}", compare, [_deletion(path)], [_exists(path)])
         except OutcomeUnknownError:
@@ -368,6 +373,7 @@ class EtcdMetadataStore:
             children_count=None,
             ephemeral=key.lease != 0,
             times_known=False,
+            modified_order=key.modified,
         )
 
 
@@ -391,6 +397,13 @@ def _exists_now(path: str) -> Answer:
 
 def _is_at(path: str, version: NodeVersion) -> Answer:
     return {"key": encoded(path), "target": "VERSION", "result": "EQUAL", "version": str(version + 1)}
+
+
+def _is_as_read(node: Guard | GuardedDeletion) -> Answer:
+    """Compare the mod revision, where it is known: unlike a version it never occurs again."""
+    if node.modified_order is None:
+        return _is_at(node.path, node.version)
+    return {"key": encoded(node.path), "target": "MOD", "result": "EQUAL", "mod_revision": str(node.modified_order)}
 
 
 def _has_no_lease(path: str) -> Answer:
@@ -421,10 +434,10 @@ def _deletion(path: str) -> Answer:
 
 def _guarded(deletion: GuardedDeletion) -> Answer:
     """Return the transaction of one deletion; when it fails, it reads what tells why."""
-    guards = [_is_at(guard.path, guard.version) for guard in deletion.guards]
+    guards = [_is_as_read(guard) for guard in deletion.guards]
     read = [{"request_range": {"key": encoded(guard.path), "keys_only": True}} for guard in deletion.guards]
     return {
-        "compare": [*guards, _is_at(deletion.path, deletion.version), _has_nothing_below(deletion.path)],
+        "compare": [*guards, _is_as_read(deletion), _has_nothing_below(deletion.path)],
         "success": [_deletion(deletion.path)],
         "failure": [*read, _exists(deletion.path)],
     }
@@ -435,7 +448,8 @@ def _outcome(deletion: GuardedDeletion, answer: Answer) -> DeletionResult:
         return DeletionResult.DELETED
     *guards, own = operations_of(answer)
     for guard, found in zip(deletion.guards, guards, strict=True):
-        if [key.version for key in keys_of(found)] != [guard.version + 1]:
+        versions = [(key.version - 1, key.modified) for key in keys_of(found)]
+        if not versions or versions[0] != (guard.version, guard.modified_order or versions[0][1]):
             return DeletionResult.CONFLICT
     return DeletionResult.CONFLICT if _count(own) else DeletionResult.GONE
 

@@ -187,7 +187,9 @@ class ZooKeeperMetadataStore(KazooSession):
             raise ConflictError(f"{path} is not at version {version} any more; read it again") from error
         return NodeVersion(stat.version)
 
-    def delete(self, path: str, version: NodeVersion | None = None) -> DeletionResult:
+    def delete(
+        self, path: str, version: NodeVersion | None = None, modified_order: int | None = None
+    ) -> DeletionResult:
         check_removable(path)
         if version is not None:
             check_version(version)

@@ -104,7 +104,7 @@ class SidecarRegistry:
         """Remove this sidecar's own registration, if it has one; redirects no longer name it."""
         node = self.store.read(self._path) if self._asked_to_keep else None
         if node is not None and decode_instance(node.data) == self.own:
-            self.store.delete(self._path, node.version)
+            self.store.delete(self._path, node.version, node.modified_order)
 
     @property
     def _path(self) -> str:

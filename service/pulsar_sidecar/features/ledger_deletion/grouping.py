@@ -61,8 +61,10 @@ class GroupedStore:
     def write(self, path: str, data: bytes, version: NodeVersion) -> NodeVersion:
         return self._store.write(path, data, version)
 
-    def delete(self, path: str, version: NodeVersion | None = None) -> DeletionResult:
-        return self._store.delete(path, version)
+    def delete(
+        self, path: str, version: NodeVersion | None = None, modified_order: int | None = None
+    ) -> DeletionResult:
+        return self._store.delete(path, version, modified_order)
 
     def delete_many(
         self, deletions: Sequence[GuardedDeletion], may_send: Callable[[], bool] = always

@@ -50,6 +50,7 @@ class StoredLedger:
     metadata: LedgerMetadata
     claim: ClaimReading
     replication_locked: bool = False
+    modified_order: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,17 @@ def stored_ledger(node: Node | None, *, locked: bool) -> StoredLedger | Undecoda
     except UndecodableError as error:
         return UndecodableLedger(str(error))
     claim = read_claim(metadata.custom_metadata)
-    return StoredLedger(node.path, node.data, node.version, node.created_ms, node.birth, metadata, claim, locked)
+    return StoredLedger(
+        node.path,
+        node.data,
+        node.version,
+        node.created_ms,
+        node.birth,
+        metadata,
+        claim,
+        locked,
+        node.modified_order,
+    )
 
 
 def _claim(record: PendingDeleteLedgerInfo, ledger: StoredLedger | UndecodableLedger | None) -> Claim | None:
@@ -244,7 +254,7 @@ class OwnerNodes:
         node = self.nodes[path]
         if node is None:
             return Unreferenced()
-        guard = Guard(path, node.version)
+        guard = Guard(path, node.version, node.modified_order)
         if referenced:
             return Referenced(guard)
         if other_copy is None:

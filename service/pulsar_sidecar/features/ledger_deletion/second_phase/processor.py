@@ -287,7 +287,9 @@ class PendingDeletionProcessor:
         self, attempt: BatchAttempt, chosen: Sequence[tuple[Evaluation, Delete]]
     ) -> list[DeletionResult]:
         deletions = [
-            GuardedDeletion(verdict.ledger.path, verdict.ledger.version, verdict.guards) for _, verdict in chosen
+            GuardedDeletion(ledger.path, ledger.version, verdict.guards, ledger.modified_order)
+            for _, verdict in chosen
+            for ledger in (verdict.ledger,)
         ]
         try:
             return self.store.delete_many(deletions, attempt.may_send)

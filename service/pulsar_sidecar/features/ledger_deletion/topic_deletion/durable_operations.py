@@ -80,7 +80,7 @@ class DurableOperations:
                 continue
             if not node.data:
                 with self.steps.taking(Step.OPERATION_ENDED):
-                    self.store.delete(node.path, node.version)
+                    self.store.delete(node.path, node.version, node.modified_order)
             elif due(node) is not None and (held := self._take_over(operation_id, due)) is not None:
                 return held
         return None

@@ -64,7 +64,7 @@ class LeftoverNodes:
             if existing or is_recreated:
                 return _kept(topic, node, existing)
             with self.steps.taking(Step.LEFTOVER_NODE_REMOVED):
-                result = self.store.delete(node.path, node.version)
+                result = self.store.delete(node.path, node.version, node.modified_order)
             if result in (DeletionResult.DELETED, DeletionResult.GONE):
                 return None
             nodes = read_nodes(self.store, _paths(topic))

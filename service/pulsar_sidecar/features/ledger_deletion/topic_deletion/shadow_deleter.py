@@ -128,7 +128,7 @@ class ShadowDeleter:
                 continue
             with suppress(UndecodableError):
                 if decode_node(node.data, ShadowDeletion).stage is ShadowDeletionStage.DONE:
-                    self.store.delete(node.path, node.version)
+                    self.store.delete(node.path, node.version, node.modified_order)
 
     def _run_stage(self, deletion: ShadowDeletion) -> ShadowDeletion:
         match deletion.stage:

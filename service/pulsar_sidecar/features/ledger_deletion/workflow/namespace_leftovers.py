@@ -96,7 +96,7 @@ class Leftovers:
         if presence(self.store, self.deletion) is not Presence.GONE:
             raise TemporaryError(f"{self.deletion.namespace} was created again; what is in it now stays")
         with self.steps.taking(Step.NAMESPACE_NODES_REMOVED):
-            result = self.store.delete(path, node.version)
+            result = self.store.delete(path, node.version, node.modified_order)
         if result not in (DeletionResult.DELETED, DeletionResult.GONE):
             raise TemporaryError(f"{path} changed while it was removed; try again")
 
