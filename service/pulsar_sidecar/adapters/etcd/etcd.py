@@ -20,7 +20,6 @@ from pulsar_sidecar.adapters.etcd.gateway import (
     RefusedError,
     below,
     encoded,
-    failed,
     keys_of,
     operations_of,
 )
@@ -148,14 +147,11 @@ class EtcdMetadataStore:
             name, slash, _ = keys[-1][start:].partition("/")
             # Of a child's own keys the first is enough: continue after all of them.
             following = f"{keys[-1][:start]}{name}0" if slash else f"{keys[-1]}\0"
-            try:
-                listing = self.gateway.reading(
-                    f"list {path}",
-                    "kv/range",
-                    {**_listing(path), "key": encoded(following), "revision": revision},
-                )
-            except RefusedError as error:
-                raise failed(f"list {path}", error) from error
+            listing = self.gateway.reading(
+                f"list {path}",
+                "kv/range",
+                {**_listing(path), "key": encoded(following), "revision": revision},
+            )
 
     # Writing -----------------------------------------------------------------------------------------------------
 
@@ -193,7 +189,7 @@ class EtcdMetadataStore:
             if lease and error.lease_not_found:
                 self._lease.lost(lease)
                 raise TemporaryError(f"could not {what}: the lease has expired; nothing was changed") from error
-            raise failed(what, error) from error
+            raise
         if not answer.get("succeeded"):
             if any(map(_count, operations_of(answer))):
                 raise AlreadyExistsError(f"could not {what}: one is there already")
@@ -212,10 +208,7 @@ class EtcdMetadataStore:
                 raise ConflictError(conflict)
             deleted.add(path)
             compare += [_exists_now(path), self._only_below(path, deleted, conflict)]
-        try:
-            answer = self._commit(what, compare, [_deletion(path) for path in paths])
-        except RefusedError as error:
-            raise failed(what, error) from error
+        answer = self._commit(what, compare, [_deletion(path) for path in paths])
         if not answer.get("succeeded"):
             raise ConflictError(conflict)
 
@@ -223,12 +216,9 @@ class EtcdMetadataStore:
         """Return the comparison that nothing lies below a node but what is deleted before it."""
         if not any(each.startswith(f"{path}/") for each in deleted):
             return _has_nothing_below(path)
-        try:
-            answer = self.gateway.reading(
-                f"list {path}", "kv/range", {**below(path), "keys_only": True, "limit": str(len(deleted) + 1)}
-            )
-        except RefusedError as error:
-            raise failed(f"list {path}", error) from error
+        answer = self.gateway.reading(
+            f"list {path}", "kv/range", {**below(path), "keys_only": True, "limit": str(len(deleted) + 1)}
+        )
         if not {key.path for key in keys_of(answer)} <= deleted:
             raise ConflictError(conflict)
         after = int(answer["header"]["revision"]) + 1
@@ -238,10 +228,7 @@ class EtcdMetadataStore:
         check_data(path, data)
         check_version(version)
         put = {"key": encoded(path), "value": encoded(data), "ignore_lease": True}
-        try:
-            answer = self._commit(f"write {path}", [_is_at(path, version)], [{"request_put": put}], [_exists(path)])
-        except RefusedError as error:
-            raise failed(f"write {path}", error) from error
+        answer = self._commit(f"write {path}", [_is_at(path, version)], [{"request_put": put}], [_exists(path)])
         if answer.get("succeeded"):
             return NodeVersion(version + 1)
         if not _count(operations_of(answer)[0]):
@@ -260,8 +247,6 @@ class EtcdMetadataStore:
             answer = self._commit(f"delete {path}", compare, [_deletion(path)], [_exists(path)])
         except OutcomeUnknownError:
             return DeletionResult.UNKNOWN
-        except RefusedError as error:
-            raise failed(f"delete {path}", error) from error
         if answer.get("succeeded"):
             return DeletionResult.DELETED
         return DeletionResult.CONFLICT if _count(operations_of(answer)[0]) else DeletionResult.GONE
@@ -303,7 +288,7 @@ class EtcdMetadataStore:
                     len(packet[0].guards),
                 )
                 return [DeletionResult.CONFLICT]
-            raise failed(what, error) from error
+            raise
         answers = operations_of(answer, "response_txn")
         return [_outcome(each, answered) for each, answered in zip(packet, answers, strict=True)]
 
@@ -318,7 +303,7 @@ class EtcdMetadataStore:
         except RefusedError as error:
             if error.not_permitted:
                 return False
-            raise failed(f"look for the right to delete below {path}", error) from error
+            raise
         return True
 
     def now_ms(self) -> int:
@@ -347,10 +332,7 @@ class EtcdMetadataStore:
         """Return the answers to reads as of one moment."""
         if not operations:
             return []
-        try:
-            answer = self.gateway.reading(what, "kv/txn", {"success": operations})
-        except RefusedError as error:
-            raise failed(what, error) from error
+        answer = self.gateway.reading(what, "kv/txn", {"success": operations})
         return operations_of(answer)
 
     def _commit(

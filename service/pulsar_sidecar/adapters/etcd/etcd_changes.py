@@ -9,7 +9,7 @@ import logging
 import threading
 from typing import Final
 
-from pulsar_sidecar.adapters.etcd.gateway import Answer, EtcdGateway, Key, RefusedError, encoded, failed
+from pulsar_sidecar.adapters.etcd.gateway import Answer, EtcdGateway, Key, encoded
 from pulsar_sidecar.adapters.heard_changes import HeardChanges, Scope
 from pulsar_sidecar.adapters.metadata_access import DEFAULT_OPTIONS, SessionOptions
 from pulsar_sidecar.features.ledger_deletion.watch.ports import Changes, ChangesLostError
@@ -73,10 +73,7 @@ class EtcdChanges:
     def _revision(self) -> int:
         """Return the store's revision, not older than this call."""
         request = {"key": encoded("/"), "count_only": True}
-        try:
-            answer = self._gateway.reading("read the store's revision", "kv/range", request)
-        except RefusedError as error:
-            raise failed("read the store's revision", error) from error
+        answer = self._gateway.reading("read the store's revision", "kv/range", request)
         return int(answer["header"]["revision"])
 
 

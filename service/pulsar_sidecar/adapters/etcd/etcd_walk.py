@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from pulsar_sidecar.adapters.etcd.gateway import EtcdGateway, Key, RefusedError, encoded, failed, keys_of
+from pulsar_sidecar.adapters.etcd.gateway import EtcdGateway, Key, encoded, keys_of
 from pulsar_sidecar.adapters.metadata_access import UNLIMITED, SessionOptions, WalkOptions
 from pulsar_sidecar.features.ledger_deletion.watch.ports import LedgerIds, WalkedNode
 from pulsar_sidecar.model.clocks import Clock, Pace
@@ -96,10 +96,7 @@ class EtcdWalk:
                 "keys_only": self.keys_only,
                 "revision": str(self.revision or 0),
             }
-            try:
-                answer = self.gateway.reading(f"read {start}", "kv/range", request)
-            except RefusedError as error:
-                raise failed(f"read the keys from {start} on", error) from error
+            answer = self.gateway.reading(f"read the keys from {start} on", "kv/range", request)
             if self.revision is None:
                 self.revision = int(answer["header"]["revision"])
             if expected is None:

@@ -22,7 +22,6 @@ from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import (
     InvalidInputError,
     OutcomeUnknownError,
-    SidecarError,
     TemporaryError,
     UnreachableError,
 )
@@ -58,12 +57,21 @@ Answer = Mapping[str, Any]
 """Decoded JSON of an answer, with the names of ``rpc.proto``; zeros and empty values are left out."""
 
 
-class RefusedError(Exception):
-    """Raised for etcd's definite refusal, after which nothing was changed."""
-
+class _Refusal(Exception):  # noqa: N818
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class RefusedError(TemporaryError):
+    """Raised for etcd's definite refusal, after which nothing was changed."""
+
+    def __init__(self, what: str, refusal: Exception) -> None:
+        self.code = refusal.code if isinstance(refusal, _Refusal) else None
+        advice = _ADVICE.get(self.code or 0, "")
+        if any(sign in str(refusal) for sign in _NO_LOGIN):
+            advice = _CHECK_AUTH
+        super().__init__(f"could not {what}: etcd answered {str(refusal)!r}{advice}; nothing was changed")
 
     @property
     def lease_not_found(self) -> bool:
@@ -166,16 +174,15 @@ class EtcdGateway:
         """Send a request that changes nothing, or may be applied twice, until there is an answer.
 
         Raises:
-            RefusedError: etcd refuses it.
-            TemporaryError: no answer in time.
+            TemporaryError: etcd refuses it (`RefusedError`), or no answer in time.
         """
         end = self.clock.monotonic_seconds() + self.options.call_timeout_seconds
         while True:
             try:
                 return self._ask(method, body, end)
-            except (_LostError, RefusedError) as error:
-                if isinstance(error, RefusedError) and error.code not in _RETRYABLE_CODES:
-                    raise
+            except (_LostError, _Refusal) as error:
+                if isinstance(error, _Refusal) and error.code not in _RETRYABLE_CODES:
+                    raise RefusedError(what, error) from error
                 if self.clock.monotonic_seconds() >= end:
                     raise self._unreachable(what, error) from error
             self.clock.wait_seconds(_REPEAT_PAUSE_SECONDS, self.closed)
@@ -184,8 +191,7 @@ class EtcdGateway:
         """Send a request once: a retried write would report the first one's success as a failure.
 
         Raises:
-            RefusedError: etcd refuses it.
-            TemporaryError: not sent.
+            TemporaryError: etcd refuses it (`RefusedError`), or it was not sent.
             OutcomeUnknownError: the answer was lost.
         """
         try:
@@ -196,6 +202,8 @@ class EtcdGateway:
             raise OutcomeUnknownError(
                 f"the answer was lost to: {what} ({error}); read it again, then decide"
             ) from error
+        except _Refusal as error:
+            raise RefusedError(what, error) from error
 
     def learn_times(self) -> None:
         """Read the times of revisions that the store keeps, unless this was done within the last half minute."""
@@ -203,11 +211,7 @@ class EtcdGateway:
             now = self.clock.monotonic_seconds()
             if now - self._learned_at < REFRESH_SECONDS:
                 return
-            what = f"read {CLOCK_PATH}"
-            try:
-                answer = self.reading(what, "kv/range", {"key": encoded(CLOCK_PATH)})
-            except RefusedError as error:
-                raise failed(what, error) from error
+            answer = self.reading(f"read {CLOCK_PATH}", "kv/range", {"key": encoded(CLOCK_PATH)})
             for key in keys_of(answer):
                 self.times.learn(key.data)
             self._learned_at = now
@@ -236,10 +240,10 @@ class EtcdGateway:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             self._turn_from(endpoint)
             raise UnreachableError(f"the stream from etcd at {endpoint} broke ({type(error).__name__})") from error
-        except (_LostError, RefusedError) as error:
+        except (_LostError, _Refusal) as error:
             self._turn_from(endpoint)
             self._token = None
-            raise failed(f"read the stream from etcd at {endpoint}", error) from error
+            raise RefusedError(f"read the stream from etcd at {endpoint}", error) from error
 
     def server(self, address: str) -> StoreServer:
         """Return the report of the member at ``host:port``.
@@ -259,7 +263,7 @@ class EtcdGateway:
         """Send a request to the first endpoint that can be reached; a second time where the token was too old."""
         try:
             return self._send_to_any(method, body, end)
-        except RefusedError as error:
+        except _Refusal as error:
             if error.code != _UNAUTHENTICATED or self._user is None:
                 raise
         self._token = None
@@ -317,28 +321,20 @@ class EtcdGateway:
         return {"Authorization": token}
 
     @staticmethod
-    def _refusal(status: int, data: bytes) -> _LostError | RefusedError:
+    def _refusal(status: int, data: bytes) -> _LostError | _Refusal:
         try:
             document = json.loads(data)
             code, message = int(document["code"]), str(document["message"])
         except (ValueError, KeyError, TypeError):
             # A proxy, or no etcd at all.
             return _LostError(f"HTTP status {status}", sent=True)
-        return _LostError(message, sent=True) if code in _LOST_CODES else RefusedError(code, message)
+        return _LostError(message, sent=True) if code in _LOST_CODES else _Refusal(code, message)
 
     def _unreachable(self, what: str, error: Exception) -> TemporaryError:
         return UnreachableError(
             f"could not {what}: etcd at {','.join(self.endpoints)} did not answer ({error}); "
             "check that it runs and is reachable"
         )
-
-
-def failed(what: str, error: Exception) -> SidecarError:
-    """Return the error to raise when etcd refused ``what``, a phrase such as "read /a"."""
-    advice = _ADVICE.get(error.code, "") if isinstance(error, RefusedError) else ""
-    if any(sign in str(error) for sign in _NO_LOGIN):
-        advice = _CHECK_AUTH
-    return TemporaryError(f"could not {what}: etcd answered {str(error)!r}{advice}; nothing was changed")
 
 
 def keys_of(answer: Answer) -> list[Key]:

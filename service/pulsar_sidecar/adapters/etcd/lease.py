@@ -4,7 +4,7 @@ import logging
 import threading
 from typing import Final
 
-from pulsar_sidecar.adapters.etcd.gateway import EtcdGateway, RefusedError, failed
+from pulsar_sidecar.adapters.etcd.gateway import EtcdGateway
 from pulsar_sidecar.model.errors import SidecarError
 
 _LOG = logging.getLogger(__name__)
@@ -35,10 +35,7 @@ class EtcdLease:
         with self._lock:
             if self._id is None:
                 seconds = max(1, round(self._gateway.options.timeout_ms / 1000))
-                try:
-                    answer = self._gateway.reading("get a lease", "lease/grant", {"TTL": str(seconds)})
-                except RefusedError as error:
-                    raise failed("get a lease", error) from error
+                answer = self._gateway.reading("get a lease", "lease/grant", {"TTL": str(seconds)})
                 self._id = int(answer["ID"])
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._keep_alive, name="etcd-lease", daemon=True)
@@ -60,7 +57,7 @@ class EtcdLease:
             return
         try:
             self._gateway.writing("revoke the lease", "lease/revoke", {"ID": str(lease)})
-        except (SidecarError, RefusedError) as error:
+        except SidecarError as error:
             _LOG.warning("the lease was not revoked: %s", error)
 
     def _keep_alive(self) -> None:
@@ -71,7 +68,7 @@ class EtcdLease:
                 continue
             try:
                 answer = self._gateway.reading("keep the lease", "lease/keepalive", {"ID": str(lease)})
-            except (SidecarError, RefusedError) as error:
+            except SidecarError as error:
                 _LOG.warning("the lease could not be kept alive: %s", error)
                 continue
             if not int(answer.get("result", {}).get("TTL", 0)):

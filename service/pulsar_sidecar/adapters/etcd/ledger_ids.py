@@ -4,7 +4,7 @@ The sequential node itself is not needed: nobody else gets the number.
 """
 
 from pulsar_sidecar.adapters.etcd.etcd import EtcdMetadataStore
-from pulsar_sidecar.adapters.etcd.gateway import RefusedError, encoded, failed
+from pulsar_sidecar.adapters.etcd.gateway import encoded
 from pulsar_sidecar.adapters.sequential_ledger_ids import SequentialLedgerIds
 from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT
 
@@ -18,8 +18,5 @@ class EtcdLedgerIds(SequentialLedgerIds):
 
     def _number_below(self, folder: str) -> int:
         what = f"take a ledger id below {folder}"
-        try:
-            answer = self._gateway.writing(what, "kv/put", {"key": encoded(folder), "value": "", "prev_kv": True})
-        except RefusedError as error:
-            raise failed(what, error) from error
+        answer = self._gateway.writing(what, "kv/put", {"key": encoded(folder), "value": "", "prev_kv": True})
         return int(answer.get("prev_kv", {}).get("version", 0))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from pulsar_sidecar.adapters.etcd.gateway import EtcdGateway, RefusedError, encoded
+from pulsar_sidecar.adapters.etcd.gateway import EtcdGateway, encoded
 from pulsar_sidecar.adapters.metadata_access import SessionOptions
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import SidecarError
@@ -29,7 +29,7 @@ class EtcdProbe:
                 answer.result(_LOOK_SECONDS)
             except TimeoutError:
                 overdue(clock.monotonic_seconds() - began)
-            except (SidecarError, RefusedError) as error:
+            except SidecarError as error:
                 raise ConnectionError(str(error)) from error
             else:
                 return clock.monotonic_seconds() - began
