@@ -17,8 +17,7 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketEntries, BookieBucketSnapshots
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter, Replication
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
-from pulsar_sidecar.adapters.zookeeper.ledger_ids import ZooKeeperLedgerIds
-from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperLedgerIds, ZooKeeperMetadataStore
 from pulsar_sidecar.features.delayed_index.bucket_key import BucketKey
 from pulsar_sidecar.features.delayed_index.inspection.show import view_of
 from pulsar_sidecar.features.delayed_index.ports import BucketOwner

@@ -19,8 +19,7 @@ from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter, Repli
 from pulsar_sidecar.adapters.bookkeeper.topic_entries import BookieTopicEntries
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.adapters.pulsar_wire.message_rows import BookieTopicMessages
-from pulsar_sidecar.adapters.zookeeper.ledger_ids import ZooKeeperLedgerIds
-from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperLedgerIds, ZooKeeperMetadataStore
 from pulsar_sidecar.features.duplicates.extract import extract
 from pulsar_sidecar.features.duplicates.verify import Progress, TopicResult, verify_topic
 from pulsar_sidecar.local_cluster.state import ClusterAddresses

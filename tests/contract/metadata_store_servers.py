@@ -17,8 +17,7 @@ from pulsar_sidecar.adapters.etcd.gateway import EtcdGateway, encoded
 from pulsar_sidecar.adapters.metadata_access import SessionOptions
 from pulsar_sidecar.adapters.zookeeper.addressing import parse_metadata_store_url
 from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.zookeeper.zookeeper_changes import ZooKeeperChanges
-from pulsar_sidecar.adapters.zookeeper.zookeeper_topic_changes import ZooKeeperTopicChanges
+from pulsar_sidecar.adapters.zookeeper.zookeeper_changes import ZooKeeperChanges, ZooKeeperTopicChanges
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec, MissingPrerequisiteError, Role
 from pulsar_sidecar.model.clocks import SystemClock

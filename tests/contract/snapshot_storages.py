@@ -9,8 +9,7 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnecti
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketSnapshots
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter, Replication
-from pulsar_sidecar.adapters.zookeeper.ledger_ids import ZooKeeperLedgerIds
-from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperLedgerIds, ZooKeeperMetadataStore
 from pulsar_sidecar.features.delayed_index.ports import BucketSnapshotStorage
 from pulsar_sidecar.features.delayed_index.tracker.memory_storage import MemorySnapshotStorage
 from pulsar_sidecar.model.clocks import SystemClock

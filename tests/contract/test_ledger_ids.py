@@ -4,12 +4,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from pulsar_sidecar.adapters.etcd.etcd import EtcdMetadataStore
-from pulsar_sidecar.adapters.etcd.ledger_ids import EtcdLedgerIds
+from pulsar_sidecar.adapters.etcd.etcd import EtcdLedgerIds, EtcdMetadataStore
 from pulsar_sidecar.adapters.metadata_access import DEFAULT_OPTIONS
 from pulsar_sidecar.adapters.sequential_ledger_ids import SequentialLedgerIds
-from pulsar_sidecar.adapters.zookeeper.ledger_ids import ZooKeeperLedgerIds
-from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperLedgerIds, ZooKeeperMetadataStore
 from pulsar_sidecar.model.clocks import SystemClock
 
 from tests.cluster.running import ClusterUnderTest

@@ -13,7 +13,7 @@ from pulsar_sidecar.adapters.etcd.etcd import EtcdMetadataStore
 from pulsar_sidecar.adapters.etcd.etcd_changes import EtcdChanges
 from pulsar_sidecar.adapters.heard_changes import topic_scope
 from pulsar_sidecar.adapters.metadata_access import SessionOptions
-from pulsar_sidecar.adapters.zookeeper.zookeeper_topic_changes import ZooKeeperTopicChanges
+from pulsar_sidecar.adapters.zookeeper.zookeeper_changes import ZooKeeperTopicChanges
 from pulsar_sidecar.features.ledger_deletion.watch.ports import ChangesLostError, TopicChanges
 from pulsar_sidecar.features.ledger_deletion.workflow.shadow_index import ShadowIndex
 from pulsar_sidecar.model.errors import TemporaryError

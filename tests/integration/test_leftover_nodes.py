@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter, Replication
-from pulsar_sidecar.adapters.zookeeper.ledger_ids import ZooKeeperLedgerIds
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperLedgerIds
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import PENDING_ACKS_SUFFIX, TopicName
 from pulsar_sidecar.ownership.paths import (

@@ -3,23 +3,20 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pulsar_sidecar.adapters.etcd.etcd import EtcdMetadataStore
+from pulsar_sidecar.adapters.etcd.etcd import EtcdLedgerIds, EtcdMetadataStore
 from pulsar_sidecar.adapters.etcd.etcd_changes import EtcdChanges
 from pulsar_sidecar.adapters.etcd.etcd_walk import EtcdWholeStore
 from pulsar_sidecar.adapters.etcd.gateway import endpoints_of
-from pulsar_sidecar.adapters.etcd.ledger_ids import EtcdLedgerIds
 from pulsar_sidecar.adapters.etcd.probe import EtcdProbe
 from pulsar_sidecar.adapters.heard_changes import store_scope, topic_scope
 from pulsar_sidecar.adapters.latency_probe import LatencyProbe
 from pulsar_sidecar.adapters.metadata_access import DEFAULT_OPTIONS, UNLIMITED, SessionOptions, WalkOptions
 from pulsar_sidecar.adapters.sequential_ledger_ids import SequentialLedgerIds
 from pulsar_sidecar.adapters.zookeeper.addressing import parse_metadata_store_url
-from pulsar_sidecar.adapters.zookeeper.ledger_ids import ZooKeeperLedgerIds
 from pulsar_sidecar.adapters.zookeeper.probe import ZooKeeperProbe
 from pulsar_sidecar.adapters.zookeeper.whole_store import ZooKeeperWholeStore
-from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.zookeeper.zookeeper_changes import ZooKeeperChanges
-from pulsar_sidecar.adapters.zookeeper.zookeeper_topic_changes import ZooKeeperTopicChanges
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperLedgerIds, ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.zookeeper.zookeeper_changes import ZooKeeperChanges, ZooKeeperTopicChanges
 from pulsar_sidecar.features.ledger_deletion.second_phase.limits import AdaptiveLimit
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.metadata import DeletionLimit

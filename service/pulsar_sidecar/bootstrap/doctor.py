@@ -20,8 +20,7 @@ from pulsar_sidecar.adapters.pulsar_topics.deletion_topics import topic_name
 from pulsar_sidecar.adapters.pulsar_topics.topics_setup import TopicsSettings, TopicsSetup
 from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, BrokerAddress
 from pulsar_sidecar.adapters.zookeeper.four_letter_words import zookeeper_server
-from pulsar_sidecar.adapters.zookeeper.permissions import may_delete_below
-from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, store_credential_of, store_tls_of
+from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, store_tls_of
 from pulsar_sidecar.bootstrap.doctor_settings import own_facts
 from pulsar_sidecar.features.doctor.checks import examine
 from pulsar_sidecar.features.doctor.facts import (
@@ -102,16 +101,12 @@ def _failure(read: Callable[[], object]) -> SidecarError | None:
 
 def _store(cluster: ClusterAccess) -> StoreFacts:
     store, root, url = cluster.store, cluster.settings.ledgers_root_path, cluster.settings.metadata_store_url
-    credential, tls = store_credential_of(cluster.settings), store_tls_of(cluster.settings)
+    tls = store_tls_of(cluster.settings)
 
-    if isinstance(store, EtcdMetadataStore):
-        report, may_delete = store.gateway.server, store.may_delete_below
-    else:
-        report = partial(zookeeper_server, tls=tls)
-        may_delete = partial(may_delete_below, store, credential=credential)
+    report = store.gateway.server if isinstance(store, EtcdMetadataStore) else partial(zookeeper_server, tls=tls)
 
     def undeletable() -> Sequence[str]:
-        return [path for path in (root, MANAGED_LEDGERS) if not may_delete(path)]
+        return [path for path in (root, MANAGED_LEDGERS) if not store.may_delete_below(path)]
 
     address = store_address(url)
     return StoreFacts(

@@ -2,8 +2,7 @@
 
 from typing import cast
 
-from pulsar_sidecar.adapters.pulsar_wire.cursor_dues import StoredDueTimes
-from pulsar_sidecar.adapters.pulsar_wire.delayed_entries import BulkDelayedEntries
+from pulsar_sidecar.adapters.pulsar_wire.delayed_entries import BulkDelayedEntries, StoredDueTimes
 from pulsar_sidecar.backlog.ports import EntryAnswer, EntryFacts
 from pulsar_sidecar.features.delayed_index.stored import StoredIndexes
 from pulsar_sidecar.features.pins.facts import DueSpan

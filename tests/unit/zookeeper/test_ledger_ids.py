@@ -6,8 +6,7 @@ from typing import Any, cast
 
 import pytest
 from kazoo.exceptions import NoNodeError
-from pulsar_sidecar.adapters.zookeeper.ledger_ids import ZooKeeperLedgerIds
-from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperLedgerIds, ZooKeeperMetadataStore
 from pulsar_sidecar.model.errors import OutcomeUnknownError, TemporaryError
 
 from tests.fakes.metadata import FakeMetadataStore

@@ -8,8 +8,7 @@ from contextlib import closing
 
 import pytest
 from pulsar_sidecar.adapters.metadata_access import SessionOptions
-from pulsar_sidecar.adapters.zookeeper.zookeeper_changes import ZooKeeperChanges
-from pulsar_sidecar.adapters.zookeeper.zookeeper_topic_changes import ZooKeeperTopicChanges
+from pulsar_sidecar.adapters.zookeeper.zookeeper_changes import ZooKeeperChanges, ZooKeeperTopicChanges
 from pulsar_sidecar.features.ledger_deletion.watch.ports import Changes, ChangesLostError, UnwatchableError
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import TemporaryError

@@ -33,6 +33,7 @@ from pulsar_sidecar.adapters.metadata_requests import (
     check_removable,
     check_version,
 )
+from pulsar_sidecar.adapters.sequential_ledger_ids import SequentialLedgerIds
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import (
     AlreadyExistsError,
@@ -52,6 +53,7 @@ from pulsar_sidecar.model.metadata import (
     Node,
     always,
 )
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.reports.formatting import format_count
 
 _LOG = logging.getLogger(__name__)
@@ -357,6 +359,22 @@ class EtcdMetadataStore:
             times_known=False,
             modified_order=key.modified,
         )
+
+
+class EtcdLedgerIds(SequentialLedgerIds):
+    """`SequentialLedgerIds`: Pulsar numbers a sequential node by the version of its parent, which it writes for that.
+
+    The sequential node itself is not needed: nobody else gets the number.
+    """
+
+    def __init__(self, store: EtcdMetadataStore, ledgers_root: str = DEFAULT_LEDGERS_ROOT) -> None:
+        super().__init__(store, ledgers_root)
+        self._gateway = store.gateway
+
+    def _number_below(self, folder: str) -> int:
+        request = {"key": encoded(folder), "value": "", "prev_kv": True}
+        answer = self._gateway.writing(f"take a ledger id below {folder}", "kv/put", request)
+        return int(answer.get("prev_kv", {}).get("version", 0))
 
 
 def _above(path: str) -> Iterator[str]:

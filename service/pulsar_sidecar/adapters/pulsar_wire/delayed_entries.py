@@ -5,7 +5,7 @@ A broker's ``getMessageById`` returns some hundred entries a second, bookies ret
 Invariant: an entry comes only from a ledger that the topic's own managed ledger lists, so no caller reads another topic
 through a position; `Absent` means that this list, or the end of the ledger, was read.
 
-Due times come only from the bookies (`BookieDelayTimes`): a broker would load the topic.
+Due times come only from the bookies (`BookieDelayTimes`, `StoredDueTimes`): a broker would load the topic.
 """
 
 from collections import defaultdict
@@ -18,8 +18,10 @@ from pyroaring import BitMap
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar_wire.encoding import entry_facts, entry_facts_in_headers, metadata_of
-from pulsar_sidecar.backlog.ports import EntryAnswer
+from pulsar_sidecar.backlog.ports import EntryAnswer, EntryFacts
 from pulsar_sidecar.features.delayed_index.snapshot import DelayedIndexes
+from pulsar_sidecar.features.delayed_index.stored import StoredIndexes
+from pulsar_sidecar.features.pins.facts import DueSpan
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
@@ -198,3 +200,34 @@ def _deliver_at_ms(payload: bytes) -> int:
     if metadata.HasField("txnid_most_bits") or metadata.HasField("marker_type"):
         return 0
     return max(0, metadata.deliver_at_time)
+
+
+class StoredDueTimes:
+    """`features.pins.ports.DueTimesOfCursors`; ``entries`` must not use a broker, which would load topics."""
+
+    def __init__(self, entries: BulkDelayedEntries, indexes: StoredIndexes) -> None:
+        self._entries, self._indexes = entries, indexes
+
+    def first_due_ms(self, topic: TopicName, positions: Sequence[Position]) -> Mapping[Position, int]:
+        try:
+            found = self._entries.read(topic, positions) if positions else {}
+        except SidecarError:
+            return {}
+        return {
+            position: facts.deliver_at_ms
+            for position, facts in found.items()
+            if isinstance(facts, EntryFacts) and facts.deliver_at_ms is not None
+        }
+
+    def spans(self, topic: TopicName) -> Mapping[LedgerId, tuple[DueSpan, ...]]:
+        try:
+            buckets = list(self._indexes.buckets(topic))
+        except SidecarError:
+            return {}
+        return {
+            bucket.ledger_id: tuple(
+                DueSpan(frozenset(segment.bitmaps), segment.max_schedule_timestamp) for segment in bucket.snapshot
+            )
+            for bucket in buckets
+            if isinstance(bucket.snapshot, tuple)
+        }

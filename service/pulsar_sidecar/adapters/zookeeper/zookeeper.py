@@ -6,15 +6,23 @@ such.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from functools import partial
 
 from kazoo.client import KazooClient, TransactionRequest
-from kazoo.exceptions import BadVersionError, NoChildrenForEphemeralsError, NodeExistsError, NoNodeError, NotEmptyError
+from kazoo.exceptions import (
+    BadVersionError,
+    NoAuthError,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
 from kazoo.protocol.states import ZnodeStat
+from kazoo.security import Permissions, make_digest_acl_credential
 
-from pulsar_sidecar.adapters.metadata_access import CLOCK_PATH, DEFAULT_OPTIONS, SessionOptions
+from pulsar_sidecar.adapters.metadata_access import CLOCK_PATH, DEFAULT_OPTIONS, SessionOptions, StoreCredential
 from pulsar_sidecar.adapters.metadata_requests import (
     check_data,
     check_deletions,
@@ -22,6 +30,7 @@ from pulsar_sidecar.adapters.metadata_requests import (
     check_removable,
     check_version,
 )
+from pulsar_sidecar.adapters.sequential_ledger_ids import SequentialLedgerIds
 from pulsar_sidecar.adapters.zookeeper.multidelete import BYSTANDERS, GuardedDeletions
 from pulsar_sidecar.adapters.zookeeper.multiread import list_children, read_nodes
 from pulsar_sidecar.adapters.zookeeper.session import Deadline, KazooSession
@@ -43,6 +52,7 @@ from pulsar_sidecar.model.metadata import (
     Node,
     always,
 )
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.reports.formatting import format_count
 
 _LISTING_TRIES = 5
@@ -52,6 +62,8 @@ _MAX_ROUND_TRIP_SECONDS = 2.0
 _GOOD_ROUND_TRIP_SECONDS = 0.1
 """Round trip that needs no retry: the time is off by half a round trip at most."""
 _STAMP_TRIES = 3
+_NUMBER_PREFIX = "ID-"
+_DIGEST = "digest"
 
 
 class ZooKeeperMetadataStore(KazooSession):
@@ -213,6 +225,25 @@ class ZooKeeperMetadataStore(KazooSession):
         with self._turn if len(deletions) > 1 else nullcontext():
             return GuardedDeletions(self, deletions, self._limit, may_send).carry_out()
 
+    def may_delete_below(self, path: str) -> bool:
+        """Return True if the credential may delete children of the node, or if only the server knows.
+
+        Only the server knows for a missing node, and for a list with an identity that is not a digest (``sasl``).
+        """
+        try:
+            found, _ = self.reading(
+                f"read the access control list of {path}",
+                lambda client, deadline: deadline.answer(client.get_acls_async(path)),
+                (NoNodeError, NoAuthError),
+            )
+        except NoNodeError:
+            return True
+        except NoAuthError:  # this credential may not even read
+            return False
+        able = [acl.id for acl in found if acl.perms & Permissions.DELETE]
+        own = _digests(self._options.credential)
+        return any(identity.scheme != _DIGEST or identity.id in own for identity in able)
+
     def now_ms(self) -> int:
         return self._store_clock.now_ms()
 
@@ -268,6 +299,36 @@ class StoreClock:
             started = self._clock.monotonic_seconds()
             stat = deadline.answer(client.set_async(CLOCK_PATH, b""))
         return started, stat.mtime, self._clock.monotonic_seconds()
+
+
+class ZooKeeperLedgerIds(SequentialLedgerIds):
+    """`SequentialLedgerIds`: an id is the number of an ephemeral sequential node, which is deleted at once."""
+
+    def __init__(self, store: ZooKeeperMetadataStore, ledgers_root: str = DEFAULT_LEDGERS_ROOT) -> None:
+        super().__init__(store, ledgers_root)
+        self._session = store
+
+    def _number_below(self, folder: str) -> int:
+        def create(client: KazooClient, deadline: Deadline) -> str:
+            made = client.create_async(f"{folder}/{_NUMBER_PREFIX}", b"", ephemeral=True, sequence=True)
+            return deadline.answer(made)
+
+        try:
+            path = self._session.writing(f"take a ledger id below {folder}", create)
+        except NoNodeError:
+            self.make(folder)
+            return self._number_below(folder)
+        # A node that cannot be deleted now is gone at the end of the session.
+        self._session.delete(path)
+        return int(path.rpartition(_NUMBER_PREFIX)[2])
+
+
+def _digests(credential: StoreCredential | None) -> Collection[str]:
+    """Return the credential's names in lists: its digest, which ZooKeeper shows only with rights to change them."""
+    if credential is None or credential.scheme != _DIGEST:
+        return ()
+    user, _, password = credential.secret.partition(":")
+    return make_digest_acl_credential(user, password), f"{user}:x"
 
 
 def _creations(nodes: Sequence[NewNode], transaction: TransactionRequest) -> None:

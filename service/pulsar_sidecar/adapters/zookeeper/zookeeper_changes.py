@@ -1,17 +1,18 @@
-"""Watch of changes to ledgers and to nodes that may reference them, for the watch for leaked ledgers.
+"""Watches of changes to ledgers and to nodes that may reference them, and to topics' own nodes.
 
 The event that `StoreChanges.echo_seconds` waits for follows every earlier change in the order of the stream, so the
 next `StoreChanges.take` has them all. `zookeeper_watches` explains the mechanism, and what ZooKeeper does not report.
 """
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from pulsar_sidecar.adapters.heard_changes import store_scope
+from pulsar_sidecar.adapters.heard_changes import store_scope, topic_scope
 from pulsar_sidecar.adapters.metadata_access import DEFAULT_OPTIONS, SessionOptions
 from pulsar_sidecar.adapters.zookeeper.session import Deadline, KazooSession
 from pulsar_sidecar.adapters.zookeeper.zookeeper import create_parents
@@ -22,6 +23,7 @@ from pulsar_sidecar.model.errors import OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT
 
 MOST_WAITING = 1_000_000
+MOST_TOPICS_WAITING = 100_000
 
 
 class ZooKeeperChanges(ZooKeeperWatches):
@@ -86,3 +88,36 @@ class ZooKeeperChanges(ZooKeeperWatches):
         except NoNodeError:
             self._session.reading("create the parents of canaries", partial(create_parents, canary))
             return self._session.writing("write a canary", attempt)
+
+
+class ZooKeeperTopicChanges(ZooKeeperWatches):
+    """`ledger_deletion.watch.ports.TopicChanges` on a ZooKeeper session of its own.
+
+    When a `sync` is answered, the server has applied every earlier change, and has sent its event: the events taken
+    then are all changes before the call. That costs one round trip, and writes no node.
+
+    `close` may be called by any thread, the other methods by one at a time.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        *,
+        options: SessionOptions = DEFAULT_OPTIONS,
+        most_waiting: int = MOST_TOPICS_WAITING,
+    ) -> None:
+        """Connect as `KazooSession` and return at once."""
+        super().__init__(KazooSession(url, clock, options), topic_scope(most_waiting))
+
+    def catch_up(self) -> Sequence[str]:
+        hearing = self._armed()
+        # First: do not wait for a connection that is gone for good.
+        hearing.demand_whole()
+
+        def attempt(client: KazooClient, deadline: Deadline) -> None:
+            hearing.demand_whole(client=client)
+            deadline.answer(client.sync_async("/"))
+
+        self._session.reading("catch up with the metadata store", attempt)
+        return hearing.take(0).nodes

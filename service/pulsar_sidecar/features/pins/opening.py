@@ -2,8 +2,7 @@
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_disks import RegisteredBookies
 from pulsar_sidecar.adapters.pulsar_rest.trim_policies import BrokerTrimPolicies
-from pulsar_sidecar.adapters.pulsar_wire.cursor_dues import StoredDueTimes
-from pulsar_sidecar.adapters.pulsar_wire.delayed_entries import BulkDelayedEntries
+from pulsar_sidecar.adapters.pulsar_wire.delayed_entries import BulkDelayedEntries, StoredDueTimes
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess
 from pulsar_sidecar.bootstrap.feature import Feature, FeatureEntry
 from pulsar_sidecar.features.pins.bookies import BookiesReader
