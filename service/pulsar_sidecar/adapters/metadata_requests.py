@@ -52,18 +52,19 @@ def check_data(path: str, data: bytes) -> None:
         )
 
 
-def check_removable(path: str) -> None:
-    """Refuse a path whose node must not be deleted."""
+def check_removable(path: str, version: NodeVersion | None = None) -> None:
+    """Refuse a path whose node must not be deleted; apply `check_version` to a version."""
     check_path(path)
     if path == "/":
         raise InvalidInputError("the root of the metadata store cannot be deleted")
+    if version is not None:
+        check_version(version)
 
 
 def check_deletions(deletions: Iterable[GuardedDeletion]) -> None:
     """Apply `check_path` and `check_version` to the nodes and the guards of every deletion."""
     for deletion in deletions:
-        check_removable(deletion.path)
-        check_version(deletion.version)
+        check_removable(deletion.path, deletion.version)
         for guard in deletion.guards:
             check_path(guard.path)
             check_version(guard.version)

@@ -240,9 +240,7 @@ class EtcdMetadataStore:
     def delete(
         self, path: str, version: NodeVersion | None = None, modified_order: int | None = None
     ) -> DeletionResult:
-        check_removable(path)
-        if version is not None:
-            check_version(version)
+        check_removable(path, version)
         at = _exists_now(path) if version is None else _is_as_read(Guard(path, version, modified_order))
         compare = [_has_nothing_below(path), at]
         try:

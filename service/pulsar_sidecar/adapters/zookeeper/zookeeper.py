@@ -202,9 +202,7 @@ class ZooKeeperMetadataStore(KazooSession):
     def delete(
         self, path: str, version: NodeVersion | None = None, modified_order: int | None = None
     ) -> DeletionResult:
-        check_removable(path)
-        if version is not None:
-            check_version(version)
+        check_removable(path, version)
         at = _WHATEVER_VERSION if version is None else version
         try:
             self.writing(f"delete {path}", lambda client, deadline: deadline.answer(client.delete_async(path, at)))
