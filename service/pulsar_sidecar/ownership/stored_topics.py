@@ -3,13 +3,24 @@
 Managed ledgers in which brokers log transactions are left out: their entries are not messages.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.metadata import NodeReader
-from pulsar_sidecar.model.names import TopicDomain, TopicName, topic_of_managed_ledger
+from pulsar_sidecar.model.names import CursorName, TopicDomain, TopicName, decode_cursor, topic_of_managed_ledger
+from pulsar_sidecar.model.topic_stats import REPLICATOR_PREFIX, SYSTEM_SUBSCRIPTIONS
 from pulsar_sidecar.ownership.paths import MANAGED_LEDGERS, POLICIES, managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.ownership.shadows import partition_count
+
+
+def subscriptions_among(cursors: Iterable[str]) -> dict[str, str]:
+    """Return the cursors of subscriptions, by name, among the nodes of a topic's cursors: not brokers' own ones."""
+    names = {decode_cursor(CursorName(cursor)) or cursor: cursor for cursor in cursors}
+    return {
+        name: cursor
+        for name, cursor in names.items()
+        if name not in SYSTEM_SUBSCRIPTIONS and not name.startswith(f"{REPLICATOR_PREFIX}.")
+    }
 
 
 class StoredTopics:

@@ -5,7 +5,7 @@ acknowledged more since its broker last wrote. Brokers store one range more than
 here. Invariant: the survey names whatever it could not read, and never leaves it out.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -17,13 +17,12 @@ from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.metadata import NodeReader
-from pulsar_sidecar.model.names import CursorName, TopicName, decode_cursor
+from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.topic_stats import REPLICATOR_PREFIX, SYSTEM_SUBSCRIPTIONS
 from pulsar_sidecar.ownership.paths import managed_ledger_path
 from pulsar_sidecar.ownership.ports import CursorPositions, LedgerLengths
 from pulsar_sidecar.ownership.references import managed_ledger_references
-from pulsar_sidecar.ownership.stored_topics import StoredTopics
+from pulsar_sidecar.ownership.stored_topics import StoredTopics, subscriptions_among
 
 STRETCHES: Final = 60
 """Number of equal parts into which the entries of a subscription are divided."""
@@ -153,7 +152,7 @@ class AckStateSurveyor:
         node, children = self._store.read(path), self._store.children(path)
         if node is None or not children:
             return _TopicStates(place, {}, {})
-        names = dict(_subscriptions(children))
+        names = subscriptions_among(children)
         nodes = zip(names, self._store.read_many([f"{path}/{child}" for child in names.values()]), strict=True)
         there = {name: cursor.data for name, cursor in nodes if cursor is not None}
         if not there:
@@ -168,13 +167,6 @@ class AckStateSurveyor:
         problems = {name: found.reason for name, found in read.items() if isinstance(found, Unreadable)}
         cursors = {name: found for name, found in read.items() if not isinstance(found, Unreadable)}
         return _TopicStates(place, cursors, lengths, tuple(f"{place} {name}: {why}" for name, why in problems.items()))
-
-
-def _subscriptions(children: Iterable[str]) -> Iterator[tuple[str, str]]:
-    for child in children:
-        name = decode_cursor(CursorName(child)) or child
-        if name not in SYSTEM_SUBSCRIPTIONS and not name.startswith(f"{REPLICATOR_PREFIX}."):
-            yield name, child
 
 
 def stored_ack_state(

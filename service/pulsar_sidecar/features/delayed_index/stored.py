@@ -24,19 +24,13 @@ from pulsar_sidecar.model.ids import EntryId, LedgerId, NodeVersion, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
 from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.metadata import MetadataStore, Node
-from pulsar_sidecar.model.names import (
-    CursorName,
-    TopicName,
-    decode_cursor,
-    encode_cursor,
-)
+from pulsar_sidecar.model.names import TopicName, encode_cursor
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.topic_stats import REPLICATOR_PREFIX, SYSTEM_SUBSCRIPTIONS
 from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ownership.paths import ledger_path, managed_ledger_path
 from pulsar_sidecar.ownership.ports import CursorPositions
 from pulsar_sidecar.ownership.references import LedgerReference, cursor_references, managed_ledger_references
-from pulsar_sidecar.ownership.stored_topics import StoredTopics
+from pulsar_sidecar.ownership.stored_topics import StoredTopics, subscriptions_among
 
 _Source = TypeVar("_Source")
 _Value = TypeVar("_Value")
@@ -149,7 +143,7 @@ class StoredIndexes:
         Raises:
             TemporaryError: the metadata store could not be read.
         """
-        paths = dict(self._cursors_of(managed_ledger_path(place.managed_ledger_name), None))
+        paths = self._cursors_of(managed_ledger_path(place.managed_ledger_name), None)
         cursors = self._store.read_many(list(paths.values()))
         for buckets in self._buckets(node for node in cursors if node is not None):
             if not isinstance(buckets, Unreadable):
@@ -161,7 +155,7 @@ class StoredIndexes:
         except UndecodableError as error:
             return Unreadable(f"the managed ledger of {place} cannot be read: {error}")
         lengths = {ledger_id: ledger.entries for ledger_id, ledger in listed.items()}
-        paths = dict(self._cursors_of(node.path, subscription))
+        paths = self._cursors_of(node.path, subscription)
         found: dict[str, StoredIndex | Unreadable] = {}
         for _ in range(_TRIES):
             read = self._indexes(place, lengths, paths)
@@ -173,13 +167,10 @@ class StoredIndexes:
                 break
         return StoredTopic(place, listed, found)
 
-    def _cursors_of(self, path: str, subscription: str | None) -> Iterator[tuple[str, str]]:
+    def _cursors_of(self, path: str, subscription: str | None) -> dict[str, str]:
+        # A replicator has no tracker: it copies delayed messages at once.
         cursors = self._store.children(path) if subscription is None else [encode_cursor(subscription)]
-        for child in cursors or ():
-            name = decode_cursor(CursorName(child)) or child
-            # A replicator has no tracker: it copies delayed messages at once.
-            if name not in SYSTEM_SUBSCRIPTIONS and not name.startswith(f"{REPLICATOR_PREFIX}."):
-                yield name, f"{path}/{child}"
+        return {name: f"{path}/{cursor}" for name, cursor in subscriptions_among(cursors or ()).items()}
 
     def _changed(self, read: "Mapping[str, StoredIndex | Unreadable]", paths: Mapping[str, str]) -> dict[str, str]:
         versions = {
