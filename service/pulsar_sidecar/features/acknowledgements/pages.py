@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -43,18 +43,16 @@ class SubscriptionRow:
 
     state: StoredAckState
     limit: int
+    kind: str
+    word: str
+
+    @classmethod
+    def of(cls, state: StoredAckState, limit: int) -> Self:
+        return cls(state, limit, *_STATES[state.fullness, state.pause_enabled])
 
     @property
     def topic(self) -> str:
         return self.state.topic
-
-    @property
-    def kind(self) -> str:
-        return _STATES[self.state.fullness, self.state.pause_enabled][0]
-
-    @property
-    def word(self) -> str:
-        return _STATES[self.state.fullness, self.state.pause_enabled][1]
 
     @property
     def left(self) -> int:
@@ -90,7 +88,7 @@ async def _stored(request: Request, place: str, **filters: str | bool | None) ->
     parameters = {**filters, "offset": offset, "limit": PAGE_ROWS}
     reading = await ask.read(request, f"{place}/storedAckStates", parameters, keep_seconds=_KEEP_SECONDS)
     found = reading.parsed(StoredAckStates)
-    rows = [SubscriptionRow(state, found.max_unacked_ranges_to_persist) for state in found.states] if found else []
+    rows = [SubscriptionRow.of(state, found.max_unacked_ranges_to_persist) for state in found.states] if found else []
     return _StatesPage(reading, found, rows, Pager.of(request, offset, PAGE_ROWS, found.found if found else 0))
 
 

@@ -169,7 +169,7 @@ async def delayed_messages_of_topic(request: Request) -> Response:
     reading, index, check = await asyncio.gather(
         _calendar(request, Scope(str(topic), place, topic)),
         ask.read(request, f"{place}/delayedIndex", keep_seconds=_KEEP_SECONDS),
-        _check(request, place) if is_checked else _no_check(),
+        _check(request, place) if is_checked else asyncio.sleep(0),
     )
     calendar = calendar_view(reading.answer(Calendar))
     indexes, offset = indexes_of(index.parsed(list[IndexView]) or ()), offset_of(request)
@@ -190,10 +190,6 @@ async def delayed_messages_of_topic(request: Request) -> Response:
 
 async def _check(request: Request, place: str) -> ask.Reading:
     return await ask.read(request, f"{place}/delayedIndex/fsck", {"sample": _SAMPLE}, keep_seconds=_KEEP_SECONDS)
-
-
-async def _no_check() -> ask.Reading | None:
-    return None
 
 
 def _actions(topic: TopicName, message: str) -> list[Action]:

@@ -43,13 +43,13 @@ async def preview(request: Request) -> Response:
     """Show what would be cancelled, with the form that confirms its hash; nothing is changed."""
     form = await form_of(request)
     topic = topic_of(form.get("topic", ""))
-    selection = selection_of(topic, form)
+    body, same_command = selection_of(topic, form)
     path = f"{topic_path(topic)}/delayedMessages/preview"
-    found = await ask.changed(request, Preview, "POST", path, selection.body)
+    found = await ask.changed(request, Preview, "POST", path, body)
     action = Action(
         f"Cancel these {format_count(found.count, 'message')}",
         f"{_TOPIC_PATH}/cancel",
-        selection.command,
+        same_command,
         hidden={"topic": str(topic), "hash": found.hash, "selection": json.dumps(found.selection, ensure_ascii=False)},
         danger=True,
         note=f"Exactly what was previewed, or nothing: its hash is {found.hash[:16]}...",
@@ -90,12 +90,12 @@ async def reschedule(request: Request) -> Response:
 
 
 async def _reissue(request: Request, form: dict[str, str]) -> Response:
-    topic, reissue = topic_of(form.get("topic", "")), reissue_of(form)
+    topic, (verb, body) = topic_of(form.get("topic", "")), reissue_of(form)
     return await act(
         request,
         "POST",
-        f"{topic_path(topic)}/{reissue.verb}",
-        reissue.body,
+        f"{topic_path(topic)}/{verb}",
+        body,
         back=_address(topic),
         done=reissued_words,
         kind=RescheduleResult,
@@ -105,21 +105,8 @@ async def _reissue(request: Request, form: dict[str, str]) -> Response:
 # --- forms and answers ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Messages that a form selects.
-
-    Attributes:
-        body: body of the request to the server.
-        command: command with the same selection.
-    """
-
-    body: Mapping[str, object]
-    command: str
-
-
-def selection_of(topic: TopicName, form: Mapping[str, str]) -> Selection:
-    """Parse a form with ``due_from``, ``due_to``, ``key``, ``property`` and ``subscriptions``.
+def selection_of(topic: TopicName, form: Mapping[str, str]) -> tuple[Mapping[str, object], str]:
+    """Return the request's body for a form that selects messages, and the command with the same selection.
 
     Raises:
         InvalidInputError: one of them cannot be read.
@@ -142,7 +129,7 @@ def selection_of(topic: TopicName, form: Mapping[str, str]) -> Selection:
     if names := [name.strip() for name in form.get("subscriptions", "").split(",") if name.strip()]:
         body["subscriptionNames"] = names
         words += ["--subscription-names", ",".join(names)]
-    return Selection(body, command(*words))
+    return body, command(*words)
 
 
 def confirmed_selection(form: Mapping[str, str]) -> Mapping[str, object]:
@@ -167,21 +154,8 @@ def cancelled_words(outcomes: Sequence[MessageOutcome]) -> tuple[str, str]:
     return "good" if done == len(outcomes) else "warn", words
 
 
-@dataclass(frozen=True, slots=True)
-class Reissue:
-    """Request to publish a message again.
-
-    Attributes:
-        verb: last segment of the route.
-        body: body of the request.
-    """
-
-    verb: str
-    body: Mapping[str, int]
-
-
-def reissue_of(form: Mapping[str, str]) -> Reissue:
-    """Parse a form with ``message`` (``ledgerId:entryId``) and, for another due time, ``due``.
+def reissue_of(form: Mapping[str, str]) -> tuple[str, Mapping[str, int]]:
+    """Return the last segment of the route, and the request's body, for a form that publishes a message again.
 
     Raises:
         InvalidInputError: one of them cannot be read.
@@ -191,8 +165,8 @@ def reissue_of(form: Mapping[str, str]) -> Reissue:
         raise InvalidInputError("write the message as ledgerId:entryId, such as 4711:0")
     body = {"ledgerId": int(ledger), "entryId": int(entry)}
     if "due" not in form:
-        return Reissue("expediteDelayedMessage", body)
-    return Reissue("rescheduleDelayedMessage", body | {"newDeliverAt": utc_ms(form["due"])})
+        return "expediteDelayedMessage", body
+    return "rescheduleDelayedMessage", body | {"newDeliverAt": utc_ms(form["due"])}
 
 
 def reissued_words(found: RescheduleResult) -> tuple[str, str]:

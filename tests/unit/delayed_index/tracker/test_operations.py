@@ -109,7 +109,7 @@ def test_a_cancellation_in_a_bucket_outlives_a_restart(due_ms: int, restart_ms: 
     assert (7, 7) not in handed_out
     assert handed_out >= {(0, 0), (0, 1), (0, 2), (0, 3)}
     assert not snapshots.snapshots
-    assert not snapshots.pointers.get()
+    assert not snapshots.properties
 
 
 def test_a_seal_leaves_out_what_was_canceled() -> None:
@@ -154,4 +154,4 @@ def test_clearing_forgets_cancellations_and_deletes_their_buckets() -> None:
     assert len(snapshots.snapshots) == 1
     tracker.clear()
     assert not snapshots.snapshots
-    assert not snapshots.pointers.get()
+    assert not snapshots.properties

@@ -5,9 +5,8 @@ two queues rarely take as many bytes as one, and the size shows which tracker a 
 """
 
 from collections.abc import Iterator
-from enum import Enum, auto
 from itertools import takewhile
-from typing import Final
+from typing import Final, Literal
 
 INDEX_BYTES: Final = 24
 """Bytes of one index: due time, ledger and entry."""
@@ -16,27 +15,21 @@ _DOUBLED_UNTIL_BYTES: Final = 256 * 8
 _LARGEST_PIECE_BYTES: Final = 1 << 24
 
 
-class Queues(Enum):
-    """Number of queues that take a given memory: the in-memory tracker has one, the bucket tracker two."""
-
-    ONE = auto()
-    TWO = auto()
-    UNKNOWN = auto()
-    """Either number fits, or a queue has shrunk."""
-
-
 def queue_bytes(indexes: int) -> int:
     """Return the bytes of a queue that only grew; 0 for none, as the first message creates the tracker."""
     return next(size for size in _sizes() if size >= INDEX_BYTES * indexes) if indexes else 0
 
 
-def queues_of(size_bytes: int) -> Queues:
-    """Return the number of queues that, having only grown, take exactly this many bytes."""
+def queues_of(size_bytes: int) -> Literal[1, 2] | None:
+    """Return the number of queues that, having only grown, take exactly this many bytes.
+
+    The in-memory tracker has one queue, the bucket tracker two. None: either fits, or a queue has shrunk.
+    """
     sizes = set(takewhile(lambda size: size <= size_bytes, _sizes()))
     is_one, is_two = size_bytes in sizes, any(size_bytes - size in sizes for size in sizes)
     if is_one == is_two:
-        return Queues.UNKNOWN
-    return Queues.ONE if is_one else Queues.TWO
+        return None
+    return 1 if is_one else 2
 
 
 def _sizes() -> Iterator[int]:

@@ -9,12 +9,7 @@ from itertools import pairwise
 from typing import Final
 
 from pulsar_sidecar.features.delayed_index.bucket_key import BucketKey
-from pulsar_sidecar.features.delayed_index.inspection.broker_queues import (
-    EMPTY_QUEUE_BYTES,
-    INDEX_BYTES,
-    Queues,
-    queues_of,
-)
+from pulsar_sidecar.features.delayed_index.inspection.broker_queues import EMPTY_QUEUE_BYTES, INDEX_BYTES, queues_of
 from pulsar_sidecar.features.delayed_index.results.inspection import (
     BucketView,
     IndexView,
@@ -208,14 +203,14 @@ def running_tracker(configured: TrackerState, found: Subscription | None, *, in_
         return TrackerState(Tracker.UNKNOWN, f"{sizes}, which either tracker of this version may take; {_LOOK_IN_LOG}")
     if size < delayed * INDEX_BYTES:
         return TrackerState(Tracker.BUCKETS, f"{sizes}, too few to hold them all")
-    return _tracker_of_queues(queues_of(size), sizes)
+    return _tracker_of_queues(size, sizes)
 
 
-def _tracker_of_queues(queues: Queues, sizes: str) -> TrackerState:
-    match queues:
-        case Queues.ONE:
+def _tracker_of_queues(size: int, sizes: str) -> TrackerState:
+    match queues_of(size):
+        case 1:
             return TrackerState(Tracker.IN_MEMORY, f"{sizes}, which one queue takes, but not two")
-        case Queues.TWO:
+        case 2:
             return TrackerState(Tracker.BUCKETS, f"{sizes}, which two queues take, but not one")
-        case Queues.UNKNOWN:
+        case None:
             return TrackerState(Tracker.UNKNOWN, f"{sizes}, which either tracker may take; {_LOOK_IN_LOG}")

@@ -7,7 +7,7 @@ and none is delivered meanwhile.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Final
 
 from pyroaring import BitMap
 
@@ -42,15 +42,13 @@ from pulsar_sidecar.features.delayed_index.tracker.shared import INDEX_CURSOR, S
 from pulsar_sidecar.features.delayed_index.tracker.snapshot_access import BucketOperation
 from pulsar_sidecar.features.delayed_index.tracker.tracker import BucketDelayedDeliveryTracker
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError, TemporaryError
+from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
 from pulsar_sidecar.model.ids import LedgerId, Position
-from pulsar_sidecar.model.lookups import Unreadable
+from pulsar_sidecar.model.lookups import Unreadable, demanded
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.ownership.ports import LedgerLengths
 from pulsar_sidecar.reports.formatting import format_count
-
-T = TypeVar("T")
 
 SIMULATION_ASSUMPTIONS: Final = (
     "messages come in order of their entries, and none is delivered meanwhile",
@@ -231,9 +229,12 @@ class Simulator:
         configuration, now_ms = self.tracker(), self.clock.now_ms()
         found = []
         for place, stored in self.stored.read(self.stored.topics.places_of(topic), subscription):
-            read = _readable(stored)
-            lengths = _readable(self.lengths.lengths(read.ledgers))
-            cursors = {name: _readable(_readable(index).acknowledged) for name, index in read.subscriptions.items()}
+            read = demanded(stored, str(place))
+            lengths = demanded(self.lengths.lengths(read.ledgers), str(place))
+            cursors = {
+                name: demanded(demanded(index, f"{name} of {place}").acknowledged, f"the cursor of {name} on {place}")
+                for name, index in read.subscriptions.items()
+            }
             if settings.shared_index and cursors:
                 found.append(self._shared(place, lengths, cursors, configuration, settings, now_ms, limit))
                 continue
@@ -350,9 +351,3 @@ def _together(trackers: Sequence[SimulatedTracker]) -> SimulatedTracker:
 
 def _with_others(found: SimulatedTracker, others: int) -> SimulatedTracker:
     return replace(found, load=load_cost(found.load.entries + others, found.load.memory_bytes))
-
-
-def _readable(found: T | Unreadable) -> T:
-    if isinstance(found, Unreadable):
-        raise TemporaryError(f"{found.reason}; try again")
-    return found

@@ -11,7 +11,7 @@ No released broker knows field 4 of a ``DelayedIndex``, which marks a cancellati
 as a message. So these snapshots stay in memory, and keep the cancellations beside the indexes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -38,20 +38,6 @@ _TICKS: Final = 2
 """Ticks before the due time at which a cancellation takes effect, and after it at which the tracker forgets it."""
 
 
-class OperationSnapshots(MemorySnapshotStorage):
-    """Snapshots with operations, in memory, and the properties that name them.
-
-    Attributes:
-        cancels: messages not to deliver, by bucket and segment, with the latest time at which the cancellation must
-            take effect.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cancels: dict[LedgerId, Sequence[DelayedIndexes]] = {}
-        self.pointers = MemoryBucketProperties()
-
-
 class CancellableTracker(BucketDelayedDeliveryTracker):
     """Tracker of one subscription, on snapshots that no broker reads; follows the PIPs.
 
@@ -59,15 +45,16 @@ class CancellableTracker(BucketDelayedDeliveryTracker):
         canceled: positions that the tracker must not track (``canceledMessages``).
     """
 
-    def __init__(self, settings: TrackerSettings, snapshots: OperationSnapshots, now_ms: Callable[[], int]) -> None:
+    def __init__(self, settings: TrackerSettings, snapshots: "OperationSnapshots", now_ms: Callable[[], int]) -> None:
         """Create an empty tracker; `recover` loads the snapshots that the pointers name."""
-        commands = self._commands = _Commands(snapshots, _TICKS * settings.tick_time_ms)
         super().__init__(
-            settings, commands, commands, now_ms, topic_name="", cursor_name="", behaviour=Behaviour.AS_PIP
+            settings, snapshots, snapshots, now_ms, topic_name="", cursor_name="", behaviour=Behaviour.AS_PIP
         )
         self.canceled = PositionBits()
         self._expiries = IndexQueue()
         self._ticks_ms = _TICKS * settings.tick_time_ms
+        self._commands = snapshots
+        snapshots.restart(self._ticks_ms)
 
     def cancel_message(self, ledger_id: int, entry_id: int, deliver_at_ms: int) -> bool:
         """PIP-423's ``doCancelOperation``: never dispatch the message; False if it is untracked and already due.
@@ -152,16 +139,22 @@ class CancellableTracker(BucketDelayedDeliveryTracker):
         self._expiries.add(until_ms, *position)
 
 
-class _Commands:
-    """Storage and properties of a tracker that write commands into segments, and read them back.
+class OperationSnapshots(MemorySnapshotStorage, MemoryBucketProperties):
+    """Snapshots with operations, in memory, and the properties that name them.
 
     Attributes:
-        waiting: commands in no segment that is still to be loaded.
+        waiting: commands of the running tracker in no segment that is still to be loaded.
     """
 
-    def __init__(self, snapshots: OperationSnapshots, ticks_ms: int) -> None:
+    def __init__(self) -> None:
+        MemorySnapshotStorage.__init__(self)
+        MemoryBucketProperties.__init__(self)
+        self._cancels: dict[LedgerId, Sequence[DelayedIndexes]] = {}
+        self.restart(0)
+
+    def restart(self, ticks_ms: int) -> None:
+        """Forget what only the memory of a tracker held."""
         self.waiting = IndexQueue()
-        self._snapshots = snapshots
         self._ticks_ms = ticks_ms
         self._needed_until_ms: dict[LedgerId, int] = {}
         self._late: dict[str, LedgerId] = {}
@@ -175,54 +168,41 @@ class _Commands:
         places = np.maximum(np.searchsorted(firsts, commands.deliver_at_ms, side="right") - 1, 0)
         by_segment = [commands[places == place] for place in range(len(segments))]
         with_commands = tuple(map(self._with_commands, metadata, by_segment))
-        bucket_id = self._snapshots.create_bucket_snapshot(with_commands, segments, owner)
-        self._snapshots.cancels[bucket_id] = by_segment
+        bucket_id = super().create_bucket_snapshot(with_commands, segments, owner)
+        self._cancels[bucket_id] = by_segment
         self._note(bucket_id, commands)
         # The first segment is already in memory and will not be loaded.
         self.waiting.clear()
         self.waiting.put_back(pack(by_segment[0]))
         return bucket_id
 
-    def get_bucket_snapshot_metadata(self, bucket_id: LedgerId) -> SnapshotMetadata:
-        return self._snapshots.get_bucket_snapshot_metadata(bucket_id)
-
     def get_bucket_snapshot_segment(
         self, bucket_id: LedgerId, first_segment_entry_id: int, last_segment_entry_id: int
     ) -> Sequence[DelayedIndexes]:
-        segments = self._snapshots.get_bucket_snapshot_segment(bucket_id, first_segment_entry_id, last_segment_entry_id)
-        for cancels in self._snapshots.cancels[bucket_id][first_segment_entry_id - 1 : last_segment_entry_id]:
+        segments = super().get_bucket_snapshot_segment(bucket_id, first_segment_entry_id, last_segment_entry_id)
+        for cancels in self._cancels[bucket_id][first_segment_entry_id - 1 : last_segment_entry_id]:
             self.waiting.add_many(cancels)
             self._note(bucket_id, cancels)
         return segments
 
-    def get_bucket_snapshot_length(self, bucket_id: LedgerId) -> int:
-        return self._snapshots.get_bucket_snapshot_length(bucket_id)
-
     def delete_bucket_snapshot(self, bucket_id: LedgerId) -> None:
         """Delete the snapshot, or defer that while only memory would hold its commands otherwise."""
         if bucket_id in self._needed_until_ms:
-            pointers = self._snapshots.pointers.get()
-            self._late |= {name: bucket_id for name, value in pointers.items() if value == str(bucket_id)}
+            self._late |= {name: bucket_id for name, value in self.properties.items() if value == str(bucket_id)}
         else:
-            self._snapshots.delete_bucket_snapshot(bucket_id)
-
-    def get(self) -> Mapping[str, str]:
-        return self._snapshots.pointers.get()
-
-    def put(self, name: str, value: str) -> None:
-        self._snapshots.pointers.put(name, value)
+            super().delete_bucket_snapshot(bucket_id)
 
     def remove(self, name: str) -> None:
         if name not in self._late:
-            self._snapshots.pointers.remove(name)
+            super().remove(name)
 
     def delete_late(self, now_ms: int) -> None:
         """Delete deferred snapshots whose commands are no longer needed."""
         for name, bucket_id in tuple(self._late.items()):
             if self._needed_until_ms.get(bucket_id, 0) < now_ms:
-                self._snapshots.delete_bucket_snapshot(bucket_id)
-                if self.get().get(name) == str(bucket_id):
-                    self._snapshots.pointers.remove(name)
+                super().delete_bucket_snapshot(bucket_id)
+                if self.properties.get(name) == str(bucket_id):
+                    super().remove(name)
                 del self._late[name]
 
     def _note(self, bucket_id: LedgerId, commands: DelayedIndexes) -> None:
