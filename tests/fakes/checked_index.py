@@ -32,22 +32,16 @@ def tracker(factory: str = BUCKET_TRACKER_FACTORY, max_num_buckets: int = -1) ->
 
 @dataclass(slots=True)
 class FakeMessages:
-    """`DelayedEntries` with due times by position and nothing else; calls ``before`` before each reading.
-
-    Attributes:
-        asked: positions of each reading.
-    """
+    """`DelayedEntries` with due times by position and nothing else; calls ``before`` before each reading."""
 
     due_ms: dict[tuple[int, int], int | None] = field(default_factory=dict)
     answers: dict[tuple[int, int], EntryAnswer] = field(default_factory=dict)
     before: Callable[[], object] = lambda: None
-    asked: list[Collection[Position]] = field(default_factory=list)
 
     def read(
         self, topic: TopicName, positions: Collection[Position], *, max_age_seconds: float = 0.0
     ) -> Mapping[Position, EntryAnswer]:
         assert isinstance(topic, TopicName)
-        self.asked.append(positions)
         self.before()
         return {position: self._of(position) for position in positions}
 

@@ -146,7 +146,6 @@ class FakeTrackers:
 
     def __init__(self) -> None:
         self.configuration = BrokerTracker(BUCKET_TRACKER_FACTORY, TrackerSettings())
-        self.configurations_asked = 0
         self.owned_by: str | None = None
         self.loaded: str | None = None
         self.sizes: dict[str, tuple[int, int]] = {}
@@ -160,7 +159,6 @@ class FakeTrackers:
 
     def configured(self, broker: str | None) -> BrokerTracker:
         assert broker == self.owned_by
-        self.configurations_asked += 1
         return self.configuration
 
     def loaded_by(self, topic: TopicName) -> str | None:

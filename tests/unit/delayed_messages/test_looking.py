@@ -71,12 +71,6 @@ def test_subscription_created_during_cancel_is_included(looking: Looking) -> Non
     assert at(1) in other.acked
 
 
-def test_a_topic_that_is_gone_is_reported(looking: Looking) -> None:
-    looking.cluster.topic_exists = False
-    with pytest.raises(NotFoundError):
-        looking.cancel(1)
-
-
 class Growing(FakeCluster):
     """A topic whose second partition has just come, and has every message; one partition is remembered."""
 
@@ -143,11 +137,3 @@ def test_a_partition_that_has_just_come_is_found(partition: int | None) -> None:
 def test_selections_and_overdue_messages_are_looked_for_in_every_partition_there_is_now() -> None:
     cluster = Growing()
     assert partitions_of(cluster, TOPIC) == [TOPIC.partition(0), TOPIC.partition(1)]
-
-
-def test_the_limit_of_ranges_is_kept(looking: Looking) -> None:
-    looking.cluster.max_ranges = 3
-    statuses = [looking.cancel(entry).proof for entry in (2, 4, 6, 8)]
-    assert statuses == [Status.ACKED, Status.ACKED, Status.REFUSED, Status.REFUSED]
-    assert looking.cancel(1).proof is Status.ACKED, "it joins two ranges and needs no room"
-    assert looking.subscription.acked == {at(0), at(1), at(2), at(4)}

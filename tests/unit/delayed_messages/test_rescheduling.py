@@ -132,28 +132,6 @@ def test_a_copy_that_cannot_be_published_leaves_the_message_as_it_was(rescheduli
     assert rescheduling.reschedule().message_id == "7:2:-1"
 
 
-@pytest.mark.parametrize("stored", [True, False])
-def test_a_lost_receipt_is_answered_by_looking_for_the_copy_and_never_by_a_second_one(
-    rescheduling: Rescheduling, stored: bool
-) -> None:
-    def lose(call: str) -> None:
-        if call == "republish":
-            raise OutcomeUnknownError("no receipt")
-
-    if stored:
-        rescheduling.cluster.after = lose
-        assert rescheduling.expedite().message_id == "7:2:-1"
-    else:
-        rescheduling.cluster.before = lose
-        assert only(rescheduling.expedite()) == (CancellationStatus.UNKNOWN, Cause.UNCONFIRMED)
-    rescheduling.cluster.before = rescheduling.cluster.after = lambda call: None
-    again = rescheduling.expedite()
-    assert (again.message_id is not None) is stored
-    rescheduling.live()
-    assert rescheduling.subscription.deliveries == ({at(1): 1, at(2): 1} if stored else {at(0): 1, at(1): 1})
-    assert rescheduling.cluster.compacted() == {}
-
-
 @pytest.mark.parametrize("kind", ["before", "after"])
 @pytest.mark.parametrize("call", ["append", "join", "acknowledge", "republish"])
 @pytest.mark.parametrize("number", range(4))

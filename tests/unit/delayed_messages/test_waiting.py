@@ -4,12 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.backlog.ports import Chunk
-from pulsar_sidecar.backlog.waiting import (
-    BacklogPosition,
-    SubscriptionBacklog,
-    WaitingReader,
-    parse_backlog_position,
-)
+from pulsar_sidecar.backlog.waiting import SubscriptionBacklog, WaitingReader, parse_backlog_position
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
 from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import parse_topic_name
@@ -116,23 +111,9 @@ def test_missing_topic_is_reported() -> None:
         reader(cluster).waiting(parse_topic_name("nowhere"), None, None, 10)
 
 
-def test_a_topic_without_messages_waits_for_nothing() -> None:
-    cluster = FakeCluster()
-    cluster.subscribe("s")
-    page = reader(cluster).waiting(TOPIC, None, None, 10)
-    assert (page.after, page.entries_read, page.entries_left) == (None, 0, 0)
-    assert [part.delayed for part in page.subscriptions] == [0]
-
-
 @pytest.mark.parametrize(
     "text", ["", "1:2", "1:2:3:4", "a:1:2", "0:-1:2", "0:1:-2", "٣:1:2", "0:1:" + "9" * 30, " 0:1:2"]
 )
 def test_invalid_backlog_position_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError):
         parse_backlog_position(text)
-
-
-@pytest.mark.parametrize("text", ["0:4711:99", "12:0:-1"])
-def test_a_place_reads_back(text: str) -> None:
-    assert str(parse_backlog_position(text)) == text
-    assert isinstance(parse_backlog_position(text), BacklogPosition)
