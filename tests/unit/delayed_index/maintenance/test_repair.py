@@ -95,16 +95,19 @@ class Setup(CheckedIndex):
         return node
 
 
-def test_a_sound_index_has_nothing_to_repair() -> None:
-    setup = Setup()
+@pytest.fixture
+def setup() -> Setup:
+    return Setup()
+
+
+def test_a_sound_index_has_nothing_to_repair(setup: Setup) -> None:
     plan = setup.plan()
     assert (plan.actions, plan.checked.buckets) == ((), 2)
     with pytest.raises(ConflictError, match=r"^there is nothing to repair \(any more\); nothing was changed$"):
         setup.execute()
 
 
-def test_a_dangling_pointer_is_dropped() -> None:
-    setup = Setup()
+def test_a_dangling_pointer_is_dropped(setup: Setup) -> None:
     setup.store.remove(ledger_path(LedgerId(FIRST)))
     setup.deletions.ready = DisabledError("off; it is not needed for this")
     (repaired,) = setup.execute()
@@ -114,8 +117,7 @@ def test_a_dangling_pointer_is_dropped() -> None:
     assert setup.plan().actions == ()
 
 
-def test_an_unreadable_bucket_is_recorded_before_its_cursor_forgets_it() -> None:
-    setup = Setup()
+def test_an_unreadable_bucket_is_recorded_before_its_cursor_forgets_it(setup: Setup) -> None:
     setup.cut(FIRST)
     seen: list[dict[str, int]] = []
     setup.deletions.before = lambda: seen.append(setup.named())
@@ -138,8 +140,7 @@ def name_badly(setup: Setup) -> None:
     setup.store.put(CURSOR, data)
 
 
-def test_each_cursor_is_changed_once_and_alone() -> None:
-    setup = Setup()
+def test_each_cursor_is_changed_once_and_alone(setup: Setup) -> None:
     setup.topic.seal("t", 102, 7, 8, *setup.rows[FIRST])
     setup.topic.cursor("t", (7, 0))
     for bucket_ledger in (FIRST, SECOND, 102):
@@ -155,8 +156,7 @@ def test_each_cursor_is_changed_once_and_alone() -> None:
     assert setup.plan().actions == ()
 
 
-def test_the_topics_of_a_namespace_are_repaired_in_their_order() -> None:
-    setup = Setup()
+def test_the_topics_of_a_namespace_are_repaired_in_their_order(setup: Setup) -> None:
     setup.cut(FIRST)
     other = IndexedTopic(setup.store, setup.entries, parse_topic_name("persistent://public/default/a"))
     other.ledgers(7, 8, 9, 10)
@@ -191,16 +191,14 @@ def test_a_plan_of_one_topic_is_not_the_plan_of_another() -> None:
     assert hash_of("a") == hash_of("a") != hash_of("b")
 
 
-def test_repairs_are_selected_by_kind() -> None:
-    setup = Setup()
+def test_repairs_are_selected_by_kind(setup: Setup) -> None:
     setup.cut(FIRST)
     setup.store.remove(ledger_path(LedgerId(SECOND)))
     (repaired,) = setup.execute(FindingKind.DANGLING_POINTER)
     assert (repaired.action.ledger_id, setup.named()) == (SECOND, {KEYS[FIRST]: FIRST})
 
 
-def test_a_ledger_of_another_owner_is_never_handed_over_whatever_its_name() -> None:
-    setup = Setup()
+def test_a_ledger_of_another_owner_is_never_handed_over_whatever_its_name(setup: Setup) -> None:
     custom = data_custom_metadata(TOPIC.managed_ledger_name)
     setup.store.put(ledger_path(LedgerId(FIRST)), ledger_metadata_bytes(custom_metadata=custom))
     name_badly(setup)
@@ -213,15 +211,13 @@ def test_a_ledger_of_another_owner_is_never_handed_over_whatever_its_name() -> N
 
 
 @pytest.mark.parametrize("harm", [damage.lose_bookies, damage.write_a_segment_as_a_newer_broker_may])
-def test_unreadable_buckets_are_left_unchanged(harm: Callable[[Setup], None]) -> None:
-    setup = Setup()
+def test_unreadable_buckets_are_left_unchanged(setup: Setup, harm: Callable[[Setup], None]) -> None:
     harm(setup)
     plan = setup.plan()
     assert (plan.actions, [each.kind for each in plan.left]) == ((), [FindingKind.UNREAD_SNAPSHOT])
 
 
-def test_a_bucket_with_a_bad_name_is_retired_though_its_bookies_are_away() -> None:
-    setup = Setup()
+def test_a_bucket_with_a_bad_name_is_retired_though_its_bookies_are_away(setup: Setup) -> None:
     damage.lose_bookies(setup)
     name_badly(setup)
     assert setup.steps(FindingKind.BAD_KEY) == [(S.RETIRE, FIRST)]
@@ -230,8 +226,7 @@ def test_a_bucket_with_a_bad_name_is_retired_though_its_bookies_are_away() -> No
     assert FindingKind.UNREAD_SNAPSHOT.value not in plan.actions[0].reason, "that is told as what is left"
 
 
-def test_a_whole_orphan_is_attached_again() -> None:
-    setup = Setup()
+def test_a_whole_orphan_is_attached_again(setup: Setup) -> None:
     setup.forget(FIRST)
     (repaired,) = setup.execute()
     assert (repaired.action.step, repaired.done, repaired.handed_over) == (S.ATTACH, True, False)
@@ -314,8 +309,7 @@ def name_another_over_it(setup: Setup) -> None:
         name_another_over_it,
     ],
 )
-def test_an_orphan_of_which_not_every_bit_is_right_is_handed_over(spoil: Callable[[Setup], None]) -> None:
-    setup = Setup()
+def test_an_orphan_of_which_not_every_bit_is_right_is_handed_over(setup: Setup, spoil: Callable[[Setup], None]) -> None:
     setup.forget(FIRST)
     spoil(setup)
     setup.store.advance_ms(HOUR_MS)
@@ -351,8 +345,7 @@ def test_an_orphan_of_which_not_every_bit_is_right_is_handed_over(spoil: Callabl
         (name_another_badly, ".*bucket_7' does not name a bucket.*"),
     ],
 )
-def test_an_orphan_of_which_that_is_not_known_now_is_left(spoil: Callable[[Setup], None], why: str) -> None:
-    setup = Setup()
+def test_an_orphan_of_which_that_is_unknown_is_left(setup: Setup, spoil: Callable[[Setup], None], why: str) -> None:
     setup.forget(FIRST)
     spoil(setup)
     plan = setup.plan(FindingKind.ORPHANED_BUCKET)
@@ -362,8 +355,7 @@ def test_an_orphan_of_which_that_is_not_known_now_is_left(spoil: Callable[[Setup
     assert re.search(f"names ledger {FIRST}; the repair is undecided: {why}$", left.cause)
 
 
-def test_an_orphan_whose_entry_0_could_not_be_read_at_first_only_is_left() -> None:
-    setup = Setup()
+def test_an_orphan_whose_entry_0_could_not_be_read_at_first_only_is_left(setup: Setup) -> None:
     setup.forget(FIRST)
     damage.lose_bookies_of_entry_0(setup)
     calls: list[Position] = []
@@ -383,22 +375,19 @@ def test_an_orphan_whose_entry_0_could_not_be_read_at_first_only_is_left() -> No
     assert setup.steps(FindingKind.ORPHANED_BUCKET) == [(S.ATTACH, FIRST)]
 
 
-def test_wrong_orphan_is_handed_over_despite_unreadable_message() -> None:
-    setup = Setup()
+def test_wrong_orphan_is_handed_over_despite_unreadable_message(setup: Setup) -> None:
     setup.forget(FIRST)
     hide_a_message(setup)
     setup.messages.due_ms[7, 5] = 1
     assert setup.steps(FindingKind.ORPHANED_BUCKET) == [(S.HAND_OVER, FIRST)]
 
 
-def test_an_orphan_is_attached_as_long_as_no_broker_merges_at_its_next_seal() -> None:
-    setup = Setup()
+def test_an_orphan_is_attached_as_long_as_no_broker_merges_at_its_next_seal(setup: Setup) -> None:
     leave_no_room(setup, (20, 20))
     assert setup.steps(FindingKind.ORPHANED_BUCKET) == [(S.ATTACH, FIRST)]
 
 
-def test_an_orphan_of_which_something_is_not_known_does_not_hold_up_the_others() -> None:
-    setup = Setup()
+def test_an_orphan_of_which_something_is_not_known_does_not_hold_up_the_others(setup: Setup) -> None:
     setup.forget(FIRST)
     setup.forget(SECOND)
     hide_a_message(setup)
@@ -407,8 +396,7 @@ def test_an_orphan_of_which_something_is_not_known_does_not_hold_up_the_others()
     assert [each.ledger_id for each in plan.left] == [FIRST]
 
 
-def test_orphans_of_two_subscriptions_are_each_attached_to_their_own() -> None:
-    setup = Setup()
+def test_orphans_of_two_subscriptions_are_each_attached_to_their_own(setup: Setup) -> None:
     setup.topic.cursor("t", (7, 0))
     setup.topic.seal("t", 102, 7, 8, *setup.rows[FIRST])
     setup.forget(FIRST)
@@ -419,8 +407,7 @@ def test_orphans_of_two_subscriptions_are_each_attached_to_their_own() -> None:
     ]
 
 
-def test_of_two_orphans_over_the_same_ledgers_one_is_attached() -> None:
-    setup = Setup()
+def test_of_two_orphans_over_the_same_ledgers_one_is_attached(setup: Setup) -> None:
     setup.topic.seal(SUBSCRIPTION, 102, 7, 8, *setup.rows[FIRST])
     setup.forget(FIRST)
     assert setup.steps() == [(S.ATTACH, FIRST), (S.HAND_OVER, 102)]
@@ -428,16 +415,14 @@ def test_of_two_orphans_over_the_same_ledgers_one_is_attached() -> None:
     assert setup.named() == {KEYS[FIRST]: FIRST, KEYS[SECOND]: SECOND}
 
 
-def test_orphans_of_a_deleted_subscription_are_handed_over_while_the_topic_is_loaded() -> None:
-    setup = Setup()
+def test_orphans_of_a_deleted_subscription_are_handed_over_while_the_topic_is_loaded(setup: Setup) -> None:
     setup.store.remove(CURSOR)
     setup.store.advance_ms(HOUR_MS)
     setup.loaded.from_question = 1
     assert [each.action.step for each in setup.execute()] == [S.HAND_OVER, S.HAND_OVER]
 
 
-def test_sound_buckets_of_a_downgrade_are_retired_on_demand_only() -> None:
-    setup = Setup()
+def test_sound_buckets_of_a_downgrade_are_retired_on_demand_only(setup: Setup) -> None:
     damage.downgrade(setup)
     plan = setup.plan()
     assert plan.actions == ()
@@ -456,8 +441,7 @@ def refused(setup: Setup, error: type[Exception], match: str, approved: str | No
     assert setup.deletions.taken == []
 
 
-def test_another_plan_is_refused() -> None:
-    setup = Setup()
+def test_another_plan_is_refused(setup: Setup) -> None:
     setup.cut(FIRST)
     approved = setup.plan().hash
     setup.store.put(CURSOR, setup.cursor_node.data)
@@ -466,8 +450,7 @@ def test_another_plan_is_refused() -> None:
     refused(setup, ConflictError, "not the approved one", approved)
 
 
-def test_a_loaded_topic_is_named_in_the_plan_and_refused() -> None:
-    setup = Setup()
+def test_a_loaded_topic_is_named_in_the_plan_and_refused(setup: Setup) -> None:
     setup.cut(FIRST)
     setup.loaded.from_question = 1
     consumers = (ConnectedConsumer("c-1", "/10.0.0.7:5", None), ConnectedConsumer(None, None, None))
@@ -480,8 +463,7 @@ def test_a_loaded_topic_is_named_in_the_plan_and_refused() -> None:
     refused(setup, ConflictError, "broker-1:8080 has .* loaded")
 
 
-def test_a_deletion_service_that_is_off_is_refused() -> None:
-    setup = Setup()
+def test_a_deletion_service_that_is_off_is_refused(setup: Setup) -> None:
     setup.cut(FIRST)
     setup.deletions.ready = DisabledError("set topicTwoPhaseDeletionEnabled=true")
     refused(setup, DisabledError, "topicTwoPhaseDeletionEnabled")
@@ -491,8 +473,7 @@ def test_a_deletion_service_that_is_off_is_refused() -> None:
 
 
 @pytest.mark.parametrize("refusal", ["the broker did not take it", TemporaryError("no broker answers")])
-def test_a_ledger_that_is_not_recorded_stays_named(refusal: str | Exception) -> None:
-    setup = Setup()
+def test_a_ledger_that_is_not_recorded_stays_named(setup: Setup, refusal: str | Exception) -> None:
     setup.cut(FIRST)
     setup.store.remove(ledger_path(LedgerId(SECOND)))
     setup.deletions.refusal = refusal
@@ -503,8 +484,7 @@ def test_a_ledger_that_is_not_recorded_stays_named(refusal: str | Exception) -> 
     assert setup.named() == {KEYS[FIRST]: FIRST}
 
 
-def test_a_broker_that_loads_the_topic_before_the_change_is_reported_and_nothing_is_changed() -> None:
-    setup = Setup()
+def test_a_broker_that_loads_the_topic_before_the_change_is_reported_and_nothing_is_changed(setup: Setup) -> None:
     setup.store.remove(ledger_path(LedgerId(FIRST)))
     approved, named = setup.plan().hash, setup.named()
     setup.loaded.from_question = setup.loaded.asked + 3
@@ -514,8 +494,7 @@ def test_a_broker_that_loads_the_topic_before_the_change_is_reported_and_nothing
     assert setup.named() == named
 
 
-def test_a_change_whose_answer_is_lost_is_reported_as_unknown() -> None:
-    setup = Setup()
+def test_a_change_whose_answer_is_lost_is_reported_as_unknown(setup: Setup) -> None:
     setup.store.remove(ledger_path(LedgerId(FIRST)))
     approved = setup.plan().hash
     setup.store.lose_answer_next("write", applied=False)
@@ -524,8 +503,7 @@ def test_a_change_whose_answer_is_lost_is_reported_as_unknown() -> None:
     assert "the answer to the write" in str(repaired.problem)
 
 
-def test_cursor_changed_during_repair_is_left_unchanged() -> None:
-    setup = Setup()
+def test_cursor_changed_during_repair_is_left_unchanged(setup: Setup) -> None:
     setup.cut(FIRST)
     data = setup.cursor_node.data
     setup.deletions.before = lambda: setup.store.put(CURSOR, data)

@@ -208,8 +208,12 @@ def _filled(site: Site, ledgers: int, per_ledger: int = 3) -> BucketDelayedDeliv
     return tracker
 
 
-def test_a_bucket_is_sealed_by_the_next_ledger_and_deleted_when_all_is_handed_out() -> None:
-    site = Site(SMALL)
+@pytest.fixture
+def site() -> Site:
+    return Site(SMALL)
+
+
+def test_a_bucket_is_sealed_by_the_next_ledger_and_deleted_when_all_is_handed_out(site: Site) -> None:
     tracker = _filled(site, 2)
     assert [bucket.key for bucket in tracker.buckets] == [BucketKey(LedgerId(0), LedgerId(0))]
     assert site.properties.properties == {"#pulsar.internal.delayed.bucket_0_0": "1"}
@@ -251,8 +255,7 @@ def test_a_failed_row_of_a_batch_is_named_and_those_before_it_are_added() -> Non
     assert tracker.number_of_delayed_messages == 6
 
 
-def test_a_lost_ledger_costs_a_broker_the_tracker_and_the_pip_time() -> None:
-    site = Site(SMALL)
+def test_a_lost_ledger_costs_a_broker_the_tracker_and_the_pip_time(site: Site) -> None:
     _filled(site, 3)
     del site.storage.snapshots[LedgerId(1)]
     before = copy.deepcopy((site.storage.snapshots, site.properties.properties))
@@ -265,17 +268,15 @@ def test_a_lost_ledger_costs_a_broker_the_tracker_and_the_pip_time() -> None:
     assert list(site.properties.properties) == ["#pulsar.internal.delayed.bucket_1_1"]
 
 
-def test_a_recovered_bucket_knows_the_length_of_its_snapshot() -> None:
-    site = Site(SMALL)
+def test_a_recovered_bucket_knows_the_length_of_its_snapshot(site: Site) -> None:
     _filled(site, 2)
     assert [bucket.snapshot_bytes for bucket in site.recovered().buckets] == [
         site.storage.snapshots[LedgerId(1)].length
     ]
 
 
-def test_a_broker_throws_once_it_has_handed_out_more_than_it_counted() -> None:
+def test_a_broker_throws_once_it_has_handed_out_more_than_it_counted(site: Site) -> None:
     # A bucket that a later one splits is loaded and counted twice; the later one's range goes, and with it its count.
-    site = Site(SMALL)
     for start, end in ((3, 9), (4, 6)):
         segment = DelayedIndexes.of([(START_MS + 100, start, 0)])
         key = BucketKey(LedgerId(start), LedgerId(end))
@@ -295,8 +296,7 @@ def test_a_broker_throws_once_it_has_handed_out_more_than_it_counted() -> None:
 @pytest.mark.parametrize(
     "properties", [{"#pulsar.internal.delayed.bucket_1": "1"}, {"#pulsar.internal.delayed.bucket_1_2": "no"}]
 )
-def test_a_pointer_that_cannot_be_read_ends_the_recovery(properties: dict[str, str]) -> None:
-    site = Site(SMALL)
+def test_a_pointer_that_cannot_be_read_ends_the_recovery(site: Site, properties: dict[str, str]) -> None:
     site.properties.properties.update(properties)
     with pytest.raises(UndecodableError):
         site.recovered()
@@ -322,9 +322,8 @@ def claim_every_entry(metadata: bytes) -> bytes:
     ],
 )
 def test_a_damaged_bucket_ends_the_recovery_and_stays(
-    entry: int, corrupt: Callable[[bytes], bytes], why: str, behaviour: Behaviour
+    site: Site, entry: int, corrupt: Callable[[bytes], bytes], why: str, behaviour: Behaviour
 ) -> None:
-    site = Site(SMALL)
     _filled(site, 3)
     snapshot = site.storage.snapshots[LedgerId(1)]
     payloads = [corrupt(each) if at == entry else each for at, each in enumerate(snapshot.payloads)]
@@ -336,8 +335,7 @@ def test_a_damaged_bucket_ends_the_recovery_and_stays(
     assert (site.storage.snapshots, site.properties.properties) == before
 
 
-def test_a_failed_load_is_tried_again_by_the_next_call() -> None:
-    site = Site(SMALL)
+def test_a_failed_load_is_tried_again_by_the_next_call(site: Site) -> None:
     storage = FailingForAWhile(site.storage)
     setattr(site, "storage", storage)  # noqa: B010  a stand-in of the same shape
     tracker = _filled(site, 2)
@@ -359,8 +357,7 @@ def test_ids_that_cannot_be_are_refused(ledger: int, entry: int) -> None:
     assert tracker.number_of_delayed_messages == 3
 
 
-def test_clearing_deletes_and_closing_does_not() -> None:
-    site = Site(SMALL)
+def test_clearing_deletes_and_closing_does_not(site: Site) -> None:
     tracker = _filled(site, 3)
     tracker.close()
     assert len(site.storage.snapshots) == 2
