@@ -46,28 +46,8 @@ class Killed(BaseException):
 
 
 @dataclass
-class KillsAt(PublishSteps):
-    """Counts each point, and ends the process at one of them, at its nth time."""
-
-    point: tuple[PublishStep, str] | None = None
-    occurrence: int = 1
-    seen: Counter[tuple[PublishStep, str]] = field(default_factory=Counter)
-
-    def about_to(self, step: PublishStep) -> None:
-        self._pass((step, "before"))
-
-    def reached(self, step: PublishStep) -> None:
-        self._pass((step, "after"))
-
-    def _pass(self, point: tuple[PublishStep, str]) -> None:
-        self.seen[point] += 1
-        if point == self.point and self.seen[point] == self.occurrence:
-            raise Killed
-
-
-@dataclass
 class Calls(PublishSteps):
-    """Call a function after a step, or before it."""
+    """Calls a function after a step, or before it."""
 
     step: PublishStep
     call: Callable[[], object]
@@ -82,14 +62,25 @@ class Calls(PublishSteps):
             self.call()
 
 
-@dataclass
+class KillsAt(Calls):
+    """Ends the process at a point, at its nth time."""
+
+    def __init__(self, point: tuple[PublishStep, str], occurrence: int = 1) -> None:
+        super().__init__(point[0], self._pass, point[1])
+        self.left = occurrence
+
+    def _pass(self) -> None:
+        self.left -= 1
+        if not self.left:
+            raise Killed
+
+
 class PassingTime(FakeClock):
     """While a caller waits, bookies store what is being written."""
 
-    brokers: FakeDeduplicatingBrokers
-
-    def __post_init__(self) -> None:
+    def __init__(self, brokers: FakeDeduplicatingBrokers) -> None:
         super().__init__()
+        self.brokers = brokers
 
     def wait_seconds(self, seconds: float, stop: StopSignal | None = None) -> bool:
         for topic in self.brokers.topics.values():
