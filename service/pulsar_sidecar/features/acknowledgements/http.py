@@ -75,7 +75,6 @@ class StoredAckStatesParameters(Parameters):
     """Parameters of ``storedAckStates``."""
 
     offset: int = Field(default=0, ge=0, le=10_000_000)
-    """Number of subscriptions to skip."""
     limit: int = Field(default=50, ge=1, le=10_000)
     """Maximum number of subscriptions in the answer."""
     fullness: Fullness | None = None

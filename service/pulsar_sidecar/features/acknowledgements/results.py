@@ -66,7 +66,6 @@ class StoredAcknowledgements:
     """State that a broker would recover if it died now."""
 
     place: StoredPlace
-    """Place of the state."""
     cursor_ledger: int | None
     """The cursor's ledger, null if its node holds everything."""
     entry: int | None
@@ -74,7 +73,6 @@ class StoredAcknowledgements:
     mark_delete_position: str
     """Everything up to here is acknowledged."""
     ranges: int
-    """Number of stored ranges."""
     batch_deleted_indexes: int
     """Batches stored as acknowledged in part."""
     size_bytes: int
@@ -102,9 +100,7 @@ class Stretch:
     first: str
     """Position of the first entry."""
     entries: int
-    """Number of entries."""
     acknowledged: int
-    """Number of acknowledged entries."""
     stored: int
     """Number of entries that are stored as acknowledged."""
 
@@ -121,7 +117,6 @@ class AckState:
     type: str | None
     """The subscription's type, null if no consumer has set it since the topic was loaded."""
     consumers: int
-    """Number of connected consumers."""
     mark_delete_position: str
     """Everything up to here is acknowledged."""
     read_position: str

@@ -334,7 +334,6 @@ class ExecutionParameters(RepairParameters):
     """Approved plan, and the parameters with which it was made."""
 
     plan: PlanHash
-    """Hash of the plan."""
 
 
 _Checking = Annotated[CheckParameters, Query()]

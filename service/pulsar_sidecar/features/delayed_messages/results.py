@@ -80,7 +80,6 @@ class Verdict:
     subscription: str | None
     """Null if no subscription was checked."""
     proof: CancellationStatus
-    """Proven status."""
     cause: Cause | None = None
     """Cause if it was not cancelled, or not yet."""
     reason: str | None = None
@@ -129,11 +128,9 @@ class KnownCancellation:
     deliver_at: int
     """Due time, milliseconds since the epoch."""
     requested_ms: int
-    """Time of the request."""
     requested_by: str | None
     """Role of the caller."""
     proof: CancellationStatus
-    """Proven status."""
     cause: Cause | None
     """Cause if the message was not cancelled."""
     reason: str | None
@@ -222,4 +219,3 @@ class CancelStatus:
     last_error: str | None
     """Last error of this sidecar since its start; it stays after the cause is gone."""
     last_error_at_ms: int | None
-    """Time of the last error."""

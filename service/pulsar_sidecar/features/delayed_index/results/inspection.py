@@ -36,9 +36,7 @@ class SegmentView:
     entry: int
     """Number of its entry in the bucket's ledger, from 1."""
     first_due_ms: int
-    """Earliest due time."""
     last_due_ms: int
-    """Latest due time."""
     indexes: int
     """Number of messages."""
     left: int | None
@@ -68,9 +66,7 @@ class BucketView:
     done: int | None
     """Number of acknowledged messages; null if unknown."""
     first_due_ms: int | None
-    """Earliest due time."""
     last_due_ms: int | None
-    """Latest due time."""
     problem: str | None
     """Reason why a part is missing or unknown; null if all is known."""
     segments: tuple[SegmentView, ...] | None
@@ -176,7 +172,6 @@ class Calendar:
     times: tuple[DueTime, ...]
     """Steps with delayed messages, ascending."""
     subscriptions: tuple[DueCounts, ...]
-    """Counts of each subscription."""
 
 
 # --- overdue messages ----------------------------------------------------------------------------------------------
@@ -207,7 +202,6 @@ class OverdueMessages:
     """Topic, or partition."""
     subscription: str
     messages: int
-    """Number of overdue messages."""
     first_due_ms: int | None
     last_due_ms: int | None
     unreadable: int
@@ -254,7 +248,6 @@ class SubscriptionForecast:
     indexed: int
     """Number of these that a broker with the bucket tracker need not read."""
     buckets: int
-    """Number of buckets."""
     unusable: str | None
     """Reason why a broker does not use the buckets; null if it does."""
     as_configured: LoadCost
@@ -296,7 +289,6 @@ class Forecast:
     unreadable: tuple[str, ...]
     """Parts that could not be read, and so are in no figure."""
     assumptions: tuple[str, ...]
-    """Assumptions of the figures."""
 
 
 # --- simulated settings --------------------------------------------------------------------------------------------
@@ -376,4 +368,3 @@ class Simulation:
     given_although_acknowledged: int | None
     """Number of positions that a shared index gives to subscriptions that have acknowledged them; null without one."""
     assumptions: tuple[str, ...]
-    """Assumptions of the figures."""

@@ -30,13 +30,10 @@ class BuiltBucket:
     end_ledger_id: int
     """Last ledger that it covers."""
     segments: int
-    """Number of segments."""
     indexes: int
     """Number of messages."""
     first_due_ms: int
-    """Earliest due time."""
     last_due_ms: int
-    """Latest due time."""
     ledger_id: int | None
     """Ledger to which it was written; null if it is only planned."""
 
@@ -257,7 +254,6 @@ class CheckReport:
     findings: tuple[Finding, ...]
     checked: CheckScope
     seconds: float
-    """Duration of the check."""
 
 
 # --- repairs -------------------------------------------------------------------------------------------------------
