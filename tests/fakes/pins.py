@@ -59,7 +59,7 @@ class FakeTrimPolicies:
     clusters: frozenset[str] | Unreadable = frozenset()
     loading: LoadingPolicies | Unreadable = field(default_factory=LoadingPolicies)
     asked: list[TopicName] = field(default_factory=list)
-    """Topics whose retention was read."""
+    """Topics whose retention or clusters were read."""
 
     def retention(self, topic: TopicName) -> Retention | Unreadable:
         self.asked.append(topic)
@@ -69,6 +69,7 @@ class FakeTrimPolicies:
         return self.lag_ms
 
     def replicated_to(self, topic: TopicName) -> frozenset[str] | Unreadable:
+        self.asked.append(topic)
         return self.clusters
 
     def on_loading(self, topic: TopicName) -> LoadingPolicies | Unreadable:

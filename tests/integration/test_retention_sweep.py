@@ -95,12 +95,14 @@ def test_a_topic_that_brokers_would_delete_is_left(scene: Scene) -> None:
     assert scene.workload.existing(ids) == ids
 
 
-def test_a_dry_run_makes_no_broker_load_the_topics_of_a_bundle(scene: Scene) -> None:
+def test_neither_a_dry_run_nor_pins_make_a_broker_load_the_topics_of_a_bundle(scene: Scene) -> None:
     topics = [scene.topic(f"cold-{number}") for number in range(8)]
     ledgers = swept(scene, topics)
     scene.workload.unload_namespace(scene.namespace)
     plan = dry_run(scene, scene.sidecar)
     assert {topic["topic"] for topic in plan["topics"] if topic["obstacle"] == "unowned-bundle"} == {*ledgers}
+    pins = scene.sidecar.call("GET", f"/admin/v2/pins/namespaces/{scene.namespace}")
+    assert {pin["cause"] for topic in pins["largest"] for pin in topic["pins"]} == {"unreadable-retention"}
     assert not loaded(scene)
     scene.workload.admin("GET", scene.workload.of_topic(topics[0], "retention"), applied="true")
     until(lambda: loaded(scene), "brokers load the bundle of the policies, as this sweep supposes")

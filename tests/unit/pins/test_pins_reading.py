@@ -11,7 +11,13 @@ from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
 from pulsar_sidecar.model.topic_stats import Cursor, TopicInternalStats
-from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path, managed_ledger_path, schema_path
+from pulsar_sidecar.ownership.paths import (
+    DEFAULT_LEDGERS_ROOT,
+    ledger_path,
+    managed_ledger_path,
+    partitioned_topic_path,
+    schema_path,
+)
 from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
 
 from tests.fakes.bookkeeper import (
@@ -201,6 +207,23 @@ def test_the_broker_is_asked_for_the_connection_of_a_replicator_that_is_behind(c
         (found,) = cluster.reader.topic(TOPIC)
         seen = [pin.detail.rpartition("; ")[2] for pin in found.pins if pin.cause is PinCause.REPLICATION]
         assert (seen, cluster.owners.hooks.journal.count("replicators")) == (details, 1)
+
+
+@pytest.mark.parametrize("partitions", [None, 2])
+def test_no_policy_is_asked_for_where_the_answer_would_load_a_bundle(
+    cluster: PinnedCluster, partitions: int | None
+) -> None:
+    cluster.topic(1, 2)
+    cluster.cursor("pulsar.repl.west", mark_delete=(2, 9))
+    events = parse_topic_name(f"{TOPIC.namespace}/__change_events")
+    if partitions is not None:
+        cluster.store.put(partitioned_topic_path(events), b'{"partitions":%d}' % partitions)
+        cluster.owners.own(events.partition(0), "http://broker-1:8080")
+    cluster.owners.own(events, None)
+    (found,) = cluster.reader.topic(TOPIC)
+    (pin,) = (pin for pin in found.pins if pin.cause is PinCause.UNREADABLE_RETENTION)
+    assert "pulsar-admin topics lookup persistent://public/default/__change_events" in pin.detail
+    assert (pin.ledger_ids, cluster.policies.asked) == ((1, 2), [])
 
 
 # --- a ledger ------------------------------------------------------------------------------------------------------

@@ -80,6 +80,11 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
+class UnownedBundle(Unreadable):
+    """No broker owns the bundle of ``__change_events``, so none was asked: it would load all topics of that bundle."""
+
+
+@dataclass(frozen=True, slots=True)
 class DueSpan:
     """Segment of a bucket (PIP-195): delayed messages of some ledgers, and the due time of the last one."""
 

@@ -6,17 +6,26 @@ Invariant: nothing here loads a topic. Few requests read the nodes of all reques
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Final
 
-from pulsar_sidecar.features.pins.facts import CursorFacts, LedgerFacts, Retention, TopicFacts, waiting
+from pulsar_sidecar.features.pins.facts import (
+    CursorFacts,
+    LedgerFacts,
+    Retention,
+    TopicFacts,
+    UnownedBundle,
+    waiting,
+)
 from pulsar_sidecar.features.pins.ports import DueTimesOfCursors, LiveViews, TrimPolicies
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import SidecarError, UndecodableError
+from pulsar_sidecar.model.errors import NotFoundError, SidecarError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.metadata import MetadataStore, Node
-from pulsar_sidecar.model.names import CursorName, TopicName, decode_cursor
+from pulsar_sidecar.model.names import CursorName, TopicName, decode_cursor, parse_topic_name
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
+from pulsar_sidecar.model.printable import quoted
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR, TopicInternalStats, remote_cluster
 from pulsar_sidecar.ownership.compaction import CompactedLedgers
 from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
@@ -30,6 +39,9 @@ from pulsar_sidecar.ownership.references import (
     managed_ledger_references,
 )
 from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.ownership.stored_topics import StoredTopics
+
+_EVENTS: Final = "__change_events"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +75,40 @@ def facts_of(
     nodes = sources.store.read_many([managed_ledger_path(topic.managed_ledger_name) for topic in topics])
     there = {topic: node for topic, node in zip(topics, nodes, strict=True) if node is not None}
     views = sources.views.views(there.keys()) if views is None else views
-    sources = replace(sources, policies=_AskedOnce(sources.policies))
+    sources = replace(sources, policies=_AskedOnce(sources))
     return [_Topic(sources, topic, node, views.get(topic)).facts() for topic, node in there.items()]
 
 
 class _AskedOnce:
-    """`TrimPolicies` for one answer, which asks brokers once for the policies that partitions share."""
+    """`TrimPolicies` for one answer: asks once for what partitions share, and not where that would load topics.
 
-    def __init__(self, policies: TrimPolicies) -> None:
-        self._retention, self.offload_lag_ms = cache(policies.retention), cache(policies.offload_lag_ms)
-        self._replicated_to = cache(policies.replicated_to)
+    A broker that is asked for a topic's policies reads ``__change_events`` by a client. A bundle that a client's
+    look-up gives to a broker is loaded with all its topics (``PulsarService.loadNamespaceTopics``).
+    """
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources, self._unowned = sources, cache(self._unowned_bundle)
+        self._retention, self.offload_lag_ms = cache(sources.policies.retention), cache(sources.policies.offload_lag_ms)
+        self._replicated_to = cache(sources.policies.replicated_to)
 
     def retention(self, topic: TopicName) -> Retention | Unreadable:
-        return self._retention(topic.base)
+        return self._unowned(topic.namespace) or self._retention(topic.base)
 
     def replicated_to(self, topic: TopicName) -> frozenset[str] | Unreadable:
-        return self._replicated_to(topic.base)
+        return self._unowned(topic.namespace) or self._replicated_to(topic.base)
+
+    def _unowned_bundle(self, namespace: str) -> UnownedBundle | None:
+        events = parse_topic_name(f"persistent://{namespace}/{_EVENTS}")
+        try:
+            places = StoredTopics(self._sources.store).places_of(events)
+        except NotFoundError:
+            places = [events]
+        if all(self._sources.views.owner_url(place) is not None for place in places):
+            return None
+        return UnownedBundle(
+            f"no broker owns the bundle of {_EVENTS}. This makes one load all topics of the bundle: "
+            f"pulsar-admin topics lookup {quoted(str(events))}"
+        )
 
 
 class _Topic:

@@ -10,24 +10,22 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from pulsar_sidecar.features.pins.facts import NOTHING, Retention, TopicFacts
+from pulsar_sidecar.features.pins.facts import NOTHING, Retention, TopicFacts, UnownedBundle
 from pulsar_sidecar.features.pins.gathering import Sources, facts_of
 from pulsar_sidecar.features.pins.obstacles import LoadingPolicies, left_by_brokers, obstacle_to
 from pulsar_sidecar.features.pins.ports import BrokerUsages, PoliciesOnLoading, TopicTrimming
 from pulsar_sidecar.features.pins.reading import listed_bytes
 from pulsar_sidecar.features.pins.results import Obstacle, TrimmedTopic, TrimState, UnloadedTopic, UnloadedTopics
 from pulsar_sidecar.model.clocks import attempts
-from pulsar_sidecar.model.errors import AlreadyExistsError, InvalidInputError, NotFoundError, TemporaryError
+from pulsar_sidecar.model.errors import AlreadyExistsError, InvalidInputError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
-from pulsar_sidecar.model.printable import quoted
 from pulsar_sidecar.ownership.paths import ledger_path, managed_ledger_path
 from pulsar_sidecar.ownership.references import managed_ledger_references
 from pulsar_sidecar.ownership.stored_topics import StoredTopics
 from pulsar_sidecar.reports.formatting import format_count
 
-_EVENTS: Final = "__change_events"
 _LEASE: Final = "/pulsar-sidecar/retention-sweep/lease"
 _LOADED: Final = "/pulsar-sidecar/retention-sweep/loaded"
 _DEADLINE_SECONDS: Final = 30.0
@@ -72,28 +70,10 @@ class RetentionSweep:
         )
 
     def _found(self, topics: Sequence[TopicName]) -> Iterator[UnloadedTopic]:
-        can_ask, policies = cache(self._can_ask_for_policies), cache(self._policies.on_loading)
-        known = [topic for topic in topics if can_ask(topic.namespace)]
-        for facts in facts_of(self._sources, known, {}):
+        policies = cache(self._policies.on_loading)
+        for facts in facts_of(self._sources, topics, {}):
             if (found := _unloaded(facts, policies)) is not None:
                 yield found
-        unowned = [topic for topic in topics if not can_ask(topic.namespace)]
-        for facts in facts_of(replace(self._sources, policies=_NoPolicies()), unowned, {}):
-            if (found := _unloaded(facts, lambda _: LoadingPolicies())) is not None:
-                yield replace(found, obstacle=Obstacle.UNOWNED_BUNDLE, detail=_unowned(facts.topic.namespace))
-
-    def _can_ask_for_policies(self, namespace: str) -> bool:
-        """Return False if a request for a topic's policies would make a broker load all topics of a bundle.
-
-        A broker that is asked reads ``__change_events`` by a client. A bundle that a client's look-up gives to a broker
-        is loaded with all its topics (``PulsarService.loadNamespaceTopics``); by the admin service it is not.
-        """
-        events = parse_topic_name(f"persistent://{namespace}/{_EVENTS}")
-        try:
-            places = self._topics.places_of(events)
-        except NotFoundError:
-            places = [events]
-        return all(self._sources.views.owner_url(place) is not None for place in places)
 
     def trim(self, topic: TopicName, max_load_percent: float) -> TrimmedTopic:
         """Load a topic past its retention, have its broker trim it, and unload it again.
@@ -122,8 +102,6 @@ class RetentionSweep:
         name, left_loaded = str(topic), self._sources.store.read(_LOADED)
         if left_loaded is not None:
             self._unload(parse_topic_name(left_loaded.data.decode()))
-        if not self._can_ask_for_policies(topic.namespace):
-            return TrimmedTopic(name, TrimState.OBSTACLE, f"{Obstacle.UNOWNED_BUNDLE}: {_unowned(topic.namespace)}")
         for facts in facts_of(self._sources, [topic]):
             if facts.loaded_by is not None:
                 return TrimmedTopic(name, TrimState.LOADED, f"{facts.loaded_by} has loaded it, and trims it")
@@ -181,31 +159,16 @@ class RetentionSweep:
         return sorted((topic for topic in places if not topic.is_system_topic), key=str)
 
 
-class _NoPolicies:
-    """`TrimPolicies` of topics whose policies are not asked for: no retention, so that the bytes are an upper bound."""
-
-    def retention(self, topic: TopicName) -> Retention:
-        return Retention()
-
-    def offload_lag_ms(self, namespace: str) -> Unreadable:
-        return Unreadable("not asked")
-
-    def replicated_to(self, topic: TopicName) -> Unreadable:
-        return Unreadable("not asked")
-
-
-def _unowned(namespace: str) -> str:
-    return (
-        f"at most, because no broker owns the bundle of {_EVENTS}. This makes one load all topics of the bundle: "
-        f"pulsar-admin topics lookup {quoted(f'persistent://{namespace}/{_EVENTS}')}"
-    )
-
-
 def _unloaded(facts: TopicFacts, policies: Callable[[TopicName], LoadingPolicies | Unreadable]) -> UnloadedTopic | None:
-    pin = left_by_brokers(facts)
+    """Return the ledgers past retention; of unowned bundles as if there were no retention, an upper bound."""
+    unowned = facts.retention if isinstance(facts.retention, UnownedBundle) else None
+    pin = left_by_brokers(facts if unowned is None else replace(facts, retention=Retention()))
     if pin is None:
         return None
-    obstacle, detail = obstacle_to(facts, policies(facts.topic.base)) or (None, "")
+    if unowned is None:
+        obstacle, detail = obstacle_to(facts, policies(facts.topic.base)) or (None, "")
+    else:
+        obstacle, detail = Obstacle.UNOWNED_BUNDLE, f"at most, because {unowned.reason}"
     return UnloadedTopic(
         topic=str(facts.topic),
         ledgers=len(pin.ledgers),
