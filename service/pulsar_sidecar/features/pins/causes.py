@@ -4,7 +4,7 @@ Only a broker that has loaded a topic trims it, so a command that does not load 
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -37,89 +37,49 @@ class Held:
     replicators: Mapping[str, bool] = field(default_factory=dict)
     component: str = ""
 
-    @property
-    def quoted_topic(self) -> str:
-        return quoted(str(self.topic))
-
-    @property
-    def quoted_base(self) -> str:
-        return quoted(str(self.topic.base))
-
-    @property
-    def of_subscription(self) -> str:
-        """Options that name the subscription, and the topic."""
-        return f"-s {quoted(self.holder)} {self.quoted_topic}"
-
-    def then_trimmed(self, command: str) -> str:
-        """Append the command by which a broker loads the topic and trims it."""
-        return f"{command} && {self.trimmed}"
-
-    @property
-    def trimmed(self) -> str:
-        return f"pulsar-admin topics trim-topic {self.quoted_topic}"
-
 
 def remedies(cause: PinCause, held: Held) -> tuple[Remedy, ...]:
     """Return the remedies of a cause, least disruptive first."""
-    made = _REMEDIES.get(cause)
-    return () if made is None else tuple(made(held))
+    found = _CONDITIONAL[cause](held) if cause in _CONDITIONAL else _ALWAYS.get(cause, ())
+    topic = quoted(str(held.topic))
+    words = {
+        "topic": topic,
+        "base": quoted(str(held.topic.base)),
+        "namespace": quoted(held.topic.namespace),
+        "subscription": quoted(held.holder),
+        "others": quoted(_others(held)),
+        "component": held.component,
+        "trim": f"pulsar-admin topics trim-topic {topic}",
+    }
+    return tuple(Remedy(one.what, one.command and one.command.format_map(words)) for one in found)
 
 
-def _subscription(held: Held) -> list[Remedy]:
-    """Return the remedies for every subscription."""
-    return [
-        Remedy(
-            "skip the backlog: the subscription never receives it",
-            f"pulsar-admin topics clear-backlog {held.of_subscription}",
-        ),
-        Remedy(
-            "delete the subscription if no consumer needs it",
-            f"pulsar-admin topics unsubscribe {held.of_subscription}",
-        ),
-    ]
-
-
-def _backlog(held: Held) -> list[Remedy]:
-    return [Remedy("start its consumers, so that they acknowledge the backlog"), *_subscription(held)]
-
-
-def _holes(held: Held) -> list[Remedy]:
-    what = "list the unacknowledged ranges, and acknowledge them by a consumer"
-    command = f"pulsar-sidecar subscriptions ack-state {held.quoted_topic} -s {quoted(held.holder)}"
-    return [Remedy(what, command), *_subscription(held)]
-
-
-def _delayed(held: Held) -> list[Remedy]:
-    command = f"pulsar-sidecar topics cancel-delayed-messages {held.quoted_topic} -s {quoted(held.holder)} --due-from 0"
-    return [
-        Remedy("wait until the messages are due, with consumers connected"),
-        Remedy("cancel delayed messages, after a preview", command),
-        *_subscription(held),
-    ]
-
-
-def _replication(held: Held) -> list[Remedy]:
+def _replication(held: Held) -> Sequence[Remedy]:
     cluster = remote_cluster(held.holder) or ""
     if held.replicated_to and cluster not in held.replicated_to:
-        unload = f"pulsar-admin topics unload {held.quoted_topic}"
-        command = held.then_trimmed(unload) if held.is_loaded else held.trimmed
+        command = "pulsar-admin topics unload {topic} && {trim}" if held.is_loaded else "{trim}"
         return [Remedy("load the topic, so that its broker drops the cursor, and trim it", command)]
-    skip = Remedy(
-        "skip the backlog: these messages are not replicated",
-        f"pulsar-admin topics clear-backlog {held.of_subscription}",
+    kept = [
+        _reaching(cluster, held),
+        Remedy(
+            "skip the backlog: these messages are not replicated",
+            "pulsar-admin topics clear-backlog -s {subscription} {topic}",
+        ),
+    ]
+    stop = Remedy(
+        "stop replicating the topic to this cluster: pending messages are not replicated",
+        "pulsar-admin topics set-replication-clusters -c {others} {base} && {trim}",
     )
-    kept = [_reaching(cluster, held), skip]
-    others = ",".join(sorted(held.replicated_to - {cluster}))
-    if not others:
-        return kept
-    set_clusters = f"pulsar-admin topics set-replication-clusters -c {quoted(others)} {held.quoted_base}"
-    what = "stop replicating the topic to this cluster: pending messages are not replicated"
-    return [*kept, Remedy(what, held.then_trimmed(set_clusters))]
+    return [*kept, stop] if _others(held) else kept
+
+
+def _others(held: Held) -> str:
+    return ",".join(sorted(held.replicated_to - {remote_cluster(held.holder)}))
 
 
 def _reaching(cluster: str, held: Held) -> Remedy:
     if not held.is_loaded:
-        return Remedy("load the topic, and keep it loaded: only such a topic is replicated", held.trimmed)
+        return Remedy("load the topic, and keep it loaded: only such a topic is replicated", "{trim}")
     if held.replicators.get(cluster):
         return Remedy("wait while the backlog shrinks; if it does not, the log of the topic's broker has the reason")
     return Remedy(
@@ -128,114 +88,119 @@ def _reaching(cluster: str, held: Held) -> Remedy:
     )
 
 
-def _deduplication(held: Held) -> list[Remedy]:
+def _deduplication(held: Held) -> Sequence[Remedy]:
     next_one = Remedy("wait: its broker takes a snapshot every brokerDeduplicationSnapshotIntervalSeconds")
     load = Remedy(
         "load the topic, and keep it loaded for some minutes, until its broker has taken a snapshot and trimmed",
-        held.trimmed,
+        "{trim}",
     )
-    disable = f"pulsar-admin topicPolicies set-deduplication --disable {held.quoted_base}"
     return [
         next_one if held.is_loaded else load,
-        Remedy("show why no newer snapshot was taken", f"pulsar-sidecar deduplication show {held.quoted_topic}"),
-        Remedy("disable deduplication: brokers drop their producers' sequence ids", held.then_trimmed(disable)),
-    ]
-
-
-def _compaction(held: Held) -> list[Remedy]:
-    return [Remedy("compact the topic", f"pulsar-admin topics compact {held.quoted_topic}")]
-
-
-def _retention(held: Held) -> list[Remedy]:
-    shorten = f"pulsar-admin topicPolicies set-retention --time 0 --size 0 {held.quoted_base}"
-    return [Remedy("reduce retention: acknowledged messages can then no longer be read", held.then_trimmed(shorten))]
-
-
-def _last_ledger(held: Held) -> list[Remedy]:
-    if not held.is_terminated:
-        unload = f"pulsar-admin topics unload {held.quoted_topic}"
-        return [
-            Remedy(
-                "unload the topic, so that its broker opens a new ledger, and trim it; clients reconnect",
-                held.then_trimmed(unload),
-            )
-        ]
-    if held.topic.partition_index is not None:
-        whole = f"pulsar-sidecar topics delete --partitioned {held.quoted_base}"
-        return [Remedy("delete the topic with all its partitions once their messages are consumed", whole)]
-    return [
-        Remedy("delete the topic once its messages are consumed", f"pulsar-sidecar topics delete {held.quoted_topic}")
-    ]
-
-
-def _trim(held: Held) -> list[Remedy]:
-    return [Remedy("trim the topic now" if held.is_loaded else "load the topic, and trim it", held.trimmed)]
-
-
-def _offload_lag(held: Held) -> list[Remedy]:
-    lag = f"pulsar-admin namespaces set-offload-deletion-lag --lag 0s {quoted(held.topic.namespace)}"
-    what = "shorten the deletion lag: brokers then read offloaded ledgers from tiered storage"
-    return [Remedy(what, held.then_trimmed(lag))]
-
-
-def _replaced_copy(held: Held) -> list[Remedy]:
-    command = f"pulsar-sidecar topics delete-ledger {held.quoted_topic}{held.component}"
-    return [
-        Remedy("let the sidecar read the copy in tiered storage, and delete BookKeeper's if that is whole", command)
-    ]
-
-
-def _compacted_ledger(held: Held) -> list[Remedy]:
-    drop = f"pulsar-admin topics unsubscribe -s __compaction {held.quoted_topic}"
-    return [Remedy("drop the compacted view; the next compaction recreates it", drop)]
-
-
-def _cursor_ledger(held: Held) -> list[Remedy]:
-    unload = f"pulsar-admin topics unload {held.quoted_topic}"
-    return [
+        Remedy("show why no newer snapshot was taken", "pulsar-sidecar deduplication show {topic}"),
         Remedy(
-            "unload the topic: its broker stores the cursor in the metadata store, if it fits; clients reconnect",
-            unload,
-        )
+            "disable deduplication: brokers drop their producers' sequence ids",
+            "pulsar-admin topicPolicies set-deduplication --disable {base} && {trim}",
+        ),
     ]
 
 
-def _schema(held: Held) -> list[Remedy]:
-    delete = f"pulsar-admin schemas delete --force {held.quoted_base}"
-    return [Remedy("delete all versions of the schema if no client needs them", delete)]
+def _last_ledger(held: Held) -> Sequence[Remedy]:
+    if not held.is_terminated:
+        what = "unload the topic, so that its broker opens a new ledger, and trim it; clients reconnect"
+        return [Remedy(what, "pulsar-admin topics unload {topic} && {trim}")]
+    if held.topic.partition_index is not None:
+        what = "delete the topic with all its partitions once their messages are consumed"
+        return [Remedy(what, "pulsar-sidecar topics delete --partitioned {base}")]
+    return [Remedy("delete the topic once its messages are consumed", "pulsar-sidecar topics delete {topic}")]
 
 
-def _unreferenced(held: Held) -> list[Remedy]:
-    command = f"pulsar-sidecar topics delete-ledger {held.quoted_topic}{held.component}"
-    return [Remedy("let the sidecar verify the ledger, and delete it if nothing references it", command)]
+def _trim(held: Held) -> Sequence[Remedy]:
+    return [Remedy("trim the topic now" if held.is_loaded else "load the topic, and trim it", "{trim}")]
 
 
-def _again(held: Held) -> list[Remedy]:
-    return [Remedy("retry", f"pulsar-sidecar pins topic {held.quoted_topic}")]
-
-
-_REMEDIES: Final[Mapping[PinCause, Callable[[Held], list[Remedy]]]] = {
-    PinCause.BACKLOG: _backlog,
-    PinCause.ACKNOWLEDGEMENT_HOLES: _holes,
-    PinCause.DELAYED_MESSAGES: _delayed,
-    PinCause.DELAYED_INDEX: _delayed,
+_CONDITIONAL: Final[Mapping[PinCause, Callable[[Held], Sequence[Remedy]]]] = {
     PinCause.REPLICATION: _replication,
     PinCause.DEDUPLICATION_SNAPSHOT: _deduplication,
-    PinCause.COMPACTION: _compaction,
-    PinCause.RETENTION: _retention,
     PinCause.LAST_LEDGER: _last_ledger,
     PinCause.NOT_LOADED: _trim,
     PinCause.NEXT_TRIM: _trim,
-    PinCause.OFFLOAD_LAG: _offload_lag,
-    PinCause.REPLACED_COPY: _replaced_copy,
-    PinCause.COMPACTED_LEDGER: _compacted_ledger,
-    PinCause.CURSOR_LEDGER: _cursor_ledger,
-    PinCause.SCHEMA: _schema,
-    PinCause.UNREFERENCED: _unreferenced,
-    PinCause.UNREADABLE_CURSOR: _again,
-    PinCause.UNREADABLE_LENGTH: _again,
-    PinCause.UNREADABLE_METADATA: _again,
-    PinCause.UNREADABLE_RETENTION: _again,
+}
+"""Remedies that depend on the facts; words in braces in their commands are those of `remedies`."""
+_SUBSCRIPTION: Final = (
+    Remedy(
+        "skip the backlog: the subscription never receives it",
+        "pulsar-admin topics clear-backlog -s {subscription} {topic}",
+    ),
+    Remedy(
+        "delete the subscription if no consumer needs it", "pulsar-admin topics unsubscribe -s {subscription} {topic}"
+    ),
+)
+_DELAYED: Final = (
+    Remedy("wait until the messages are due, with consumers connected"),
+    Remedy(
+        "cancel delayed messages, after a preview",
+        "pulsar-sidecar topics cancel-delayed-messages {topic} -s {subscription} --due-from 0",
+    ),
+    *_SUBSCRIPTION,
+)
+_AGAIN: Final = (Remedy("retry", "pulsar-sidecar pins topic {topic}"),)
+_ALWAYS: Final[Mapping[PinCause, Sequence[Remedy]]] = {
+    PinCause.BACKLOG: (Remedy("start its consumers, so that they acknowledge the backlog"), *_SUBSCRIPTION),
+    PinCause.ACKNOWLEDGEMENT_HOLES: (
+        Remedy(
+            "list the unacknowledged ranges, and acknowledge them by a consumer",
+            "pulsar-sidecar subscriptions ack-state {topic} -s {subscription}",
+        ),
+        *_SUBSCRIPTION,
+    ),
+    PinCause.DELAYED_MESSAGES: _DELAYED,
+    PinCause.DELAYED_INDEX: _DELAYED,
+    PinCause.COMPACTION: (Remedy("compact the topic", "pulsar-admin topics compact {topic}"),),
+    PinCause.RETENTION: (
+        Remedy(
+            "reduce retention: acknowledged messages can then no longer be read",
+            "pulsar-admin topicPolicies set-retention --time 0 --size 0 {base} && {trim}",
+        ),
+    ),
+    PinCause.OFFLOAD_LAG: (
+        Remedy(
+            "shorten the deletion lag: brokers then read offloaded ledgers from tiered storage",
+            "pulsar-admin namespaces set-offload-deletion-lag --lag 0s {namespace} && {trim}",
+        ),
+    ),
+    PinCause.REPLACED_COPY: (
+        Remedy(
+            "let the sidecar read the copy in tiered storage, and delete BookKeeper's if that is whole",
+            "pulsar-sidecar topics delete-ledger {topic}{component}",
+        ),
+    ),
+    PinCause.COMPACTED_LEDGER: (
+        Remedy(
+            "drop the compacted view; the next compaction recreates it",
+            "pulsar-admin topics unsubscribe -s __compaction {topic}",
+        ),
+    ),
+    PinCause.CURSOR_LEDGER: (
+        Remedy(
+            "unload the topic: its broker stores the cursor in the metadata store, if it fits; clients reconnect",
+            "pulsar-admin topics unload {topic}",
+        ),
+    ),
+    PinCause.SCHEMA: (
+        Remedy(
+            "delete all versions of the schema if no client needs them", "pulsar-admin schemas delete --force {base}"
+        ),
+    ),
+    PinCause.UNREFERENCED: (
+        Remedy(
+            "let the sidecar verify the ledger, and delete it if nothing references it",
+            "pulsar-sidecar topics delete-ledger {topic}{component}",
+        ),
+    ),
+    PinCause.UNREADABLE_CURSOR: _AGAIN,
+    PinCause.UNREADABLE_LENGTH: _AGAIN,
+    PinCause.UNREADABLE_METADATA: _AGAIN,
+    PinCause.UNREADABLE_RETENTION: _AGAIN,
 }
 
 
