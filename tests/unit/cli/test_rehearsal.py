@@ -9,13 +9,14 @@ from threading import Event
 import pytest
 from pulsar_sidecar.features.rehearsal.http import router
 from pulsar_sidecar.features.rehearsal.ports import BrokerContents, Clients, Indexing, Replay
+from pulsar_sidecar.features.rehearsal.requests import Bounds
 from pulsar_sidecar.features.rehearsal.results import (
     Consequence,
     RehearsedDeletion,
     RehearsedSubscription,
     RehearsedTopic,
 )
-from pulsar_sidecar.features.rehearsal.workflow import Bounds, Rehearsals
+from pulsar_sidecar.features.rehearsal.workflow import Rehearsals
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError, UnreachableError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 

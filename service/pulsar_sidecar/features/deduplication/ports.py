@@ -24,7 +24,6 @@ class StoredSnapshots(Protocol):
         Args:
             cursors: the data of deduplication cursors' nodes.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +62,3 @@ class StoredMessages(Protocol):
         Raises:
             NotFoundError: there is no such topic.
         """
-        ...

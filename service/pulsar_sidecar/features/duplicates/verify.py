@@ -45,7 +45,6 @@ class TopicMessages(Protocol):
             NotFoundError: there is no such topic.
             TemporaryError: the metadata store could not be read.
         """
-        ...
 
 
 class TopicResult(Enum):

@@ -11,7 +11,7 @@ from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
 from pulsar_sidecar.cli.connecting import Context, show_result
 from pulsar_sidecar.cli.words import iso_time
 from pulsar_sidecar.features.rehearsal import results
-from pulsar_sidecar.features.rehearsal.requests import broker_address
+from pulsar_sidecar.features.rehearsal.requests import USUAL, broker_address
 from pulsar_sidecar.reports.formatting import format_columns, format_count
 
 app = new_group("rehearse", "Show what a broker's death would cost, before a restart.")
@@ -28,8 +28,8 @@ def broker(
     broker: Annotated[str, typer.Argument(metavar="BROKER", help="The broker's web service: host:port, or its URL.")],
     topics: Annotated[
         int, typer.Option(min=1, max=100_000, help="Maximum number of topics looked at, busiest first.")
-    ] = 1_000,
-    limit: Annotated[int, typer.Option(min=0, max=1_000, help="Maximum number of topics shown.")] = 20,
+    ] = USUAL.topics,
+    limit: Annotated[int, typer.Option(min=0, max=1_000, help="Maximum number of topics shown.")] = USUAL.rows,
     seconds: Annotated[
         float,
         typer.Option(
@@ -37,7 +37,7 @@ def broker(
             max=3_600,
             help="Time limit; what is not read by then is not known. Above 50: --request-timeout, too.",
         ),
-    ] = 40,
+    ] = USUAL.seconds,
 ) -> None:
     """Show what would come again if this broker died now: deliveries, rebuilding, topic loads; and for how long.
 
@@ -92,15 +92,9 @@ def _total(total: results.Total) -> Iterator[str]:
 
 def _times(times: results.Times) -> Iterator[str]:
     yield f"{times.takeover_seconds:>14g} s at most without an owner, if it is killed; none if it is stopped in order"
-    yield f"{_range(times.replay_seconds, times.all_replays_seconds):>14} s of replays before topics serve"
-    yield f"{_range(times.index_seconds, times.all_indexes_seconds):>14} s of reading to index delayed messages"
+    yield f"{times.replays:>14} s of replays before topics serve"
+    yield f"{times.indexes:>14} s of reading to index delayed messages"
     yield from (f"{'':>15}from {source}" for source in times.derived_from)
-
-
-def _range(shortest: float, longest: float) -> str:
-    """Return ``1.2 to 30.0``: from topics in parallel to one after the other."""
-    low, high = f"{shortest:.1f}", f"{longest:.1f}"
-    return low if low == high else f"{low} to {high}"
 
 
 def _number(count: int | None) -> str:

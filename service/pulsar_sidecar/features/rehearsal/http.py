@@ -5,25 +5,25 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
+from pulsar_sidecar.features.rehearsal.requests import USUAL, Bounds
 from pulsar_sidecar.features.rehearsal.results import Rehearsal
-from pulsar_sidecar.features.rehearsal.workflow import Bounds, Rehearsals
+from pulsar_sidecar.features.rehearsal.workflow import Rehearsals
 from pulsar_sidecar.server.guard import guarded_router
 from pulsar_sidecar.server.paths import decode_segment
 from pulsar_sidecar.server.rights import Right, takes
 from pulsar_sidecar.server.schemas import Parameters
 
-_USUAL = Bounds()
 _Broker = Annotated[str, Path(description="The broker's id, URL-encoded.", examples=["10.0.0.7:8080"])]
 
 
 class RehearsalParameters(Parameters):
     """Bounds of a rehearsal."""
 
-    topics: int = Field(default=_USUAL.topics, ge=1, le=100_000)
+    topics: int = Field(default=USUAL.topics, ge=1, le=100_000)
     """Maximum number of topics to look at, those with the most clients and backlog first."""
-    limit: int = Field(default=_USUAL.rows, ge=0, le=1_000)
+    limit: int = Field(default=USUAL.rows, ge=0, le=1_000)
     """Maximum number of topics in the answer."""
-    seconds: float = Field(default=_USUAL.seconds, ge=1, le=3_600)
+    seconds: float = Field(default=USUAL.seconds, ge=1, le=3_600)
     """Time after which the topics not looked at are reported as not known."""
 
 

@@ -1,4 +1,25 @@
-"""Names of brokers as operators give them."""
+"""What a rehearsal takes."""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Bounds of a rehearsal.
+
+    Attributes:
+        topics: maximum number of topics to look at.
+        rows: maximum number of topics in the answer.
+        seconds: time after which no look-up counts.
+    """
+
+    topics: int = 1_000
+    rows: int = 20
+    seconds: float = 40
+
+
+USUAL: Final = Bounds()
 
 
 def broker_address(text: str) -> str:

@@ -118,6 +118,21 @@ class Times:
     derived_from: tuple[str, ...]
     """Sources of the times."""
 
+    @property
+    def replays(self) -> str:
+        """Seconds of replays, such as ``1.2 to 30.0``: from topics in parallel to one after the other."""
+        return _range(self.replay_seconds, self.all_replays_seconds)
+
+    @property
+    def indexes(self) -> str:
+        """Seconds of indexing, likewise."""
+        return _range(self.index_seconds, self.all_indexes_seconds)
+
+
+def _range(shortest: float, longest: float) -> str:
+    low, high = f"{shortest:.1f}", f"{longest:.1f}"
+    return low if low == high else f"{low} to {high}"
+
 
 @result
 class Rehearsal:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from pulsar_sidecar.features.rehearsal.decide import Look, by_weight, rehearsal_of
 from pulsar_sidecar.features.rehearsal.ports import Brokers, Deletions, Indexing, TopicLookups
+from pulsar_sidecar.features.rehearsal.requests import Bounds
 from pulsar_sidecar.features.rehearsal.results import Rehearsal, RehearsedDeletion
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import SidecarError, UnreachableError
@@ -18,21 +19,6 @@ from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 
 _Found = TypeVar("_Found")
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Bounds of a rehearsal.
-
-    Attributes:
-        topics: maximum number of topics to look at.
-        rows: maximum number of topics in the answer.
-        seconds: time after which no look-up counts.
-    """
-
-    topics: int = 1_000
-    rows: int = 20
-    seconds: float = 40
 
 
 @dataclass(frozen=True, slots=True)

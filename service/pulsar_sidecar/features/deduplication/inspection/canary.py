@@ -39,11 +39,9 @@ class CanaryTopics(Protocol):
 
     def create(self, topic: TopicName) -> bool:
         """Create a topic without partitions, and return False if there is one."""
-        ...
 
     def delete_topic(self, topic: TopicName, *, partitioned: bool, force: bool) -> None:
         """Delete a topic; `NotFoundError` if there is none."""
-        ...
 
 
 class DuplicateSender(Protocol):
@@ -55,7 +53,6 @@ class DuplicateSender(Protocol):
         Raises:
             TemporaryError: no producer could be opened, or the connection ended.
         """
-        ...
 
 
 def outcome_of(first: SendAnswer, second: SendAnswer) -> tuple[CheckOutcome, str]:

@@ -37,23 +37,18 @@ class Policies(Protocol):
 
     def of_topic(self, policy: DeduplicationPolicy, topic: TopicName) -> PolicyValues:
         """Return a policy of a topic, with or without partitions."""
-        ...
 
     def of_namespace(self, policy: DeduplicationPolicy, namespace: str) -> PolicyValues:
         """Return a policy of topics in the namespace that have none of their own."""
-        ...
 
     def change_topic(self, policy: DeduplicationPolicy, topic: TopicName, value: PolicyValue | None) -> None:
         """Let a broker store the topic's own policy; None removes it."""
-        ...
 
     def change_namespace(self, policy: DeduplicationPolicy, namespace: str, value: PolicyValue | None) -> None:
         """Let a broker store the namespace's policy; None removes it."""
-        ...
 
     def configured(self, topic: TopicName | None) -> BrokerDeduplication:
         """Return the settings of the broker that owns the topic, or of any broker."""
-        ...
 
 
 class RunningDeduplication(Protocol):
@@ -61,7 +56,6 @@ class RunningDeduplication(Protocol):
 
     def statuses(self, topics: Sequence[TopicName], most: int) -> Mapping[TopicName, str]:
         """Return ``deduplicationStatus`` of the first ``most`` of the loaded topics; loads none."""
-        ...
 
 
 class PolicyChanges:

@@ -34,15 +34,12 @@ class DeduplicationSettings(Protocol):
 
     def broker(self) -> BrokerDeduplication:
         """Return brokers' settings."""
-        ...
 
     def inherited(self, namespace: str) -> PolicyValues | Unreadable:
         """Return the policies of a topic without a policy of its own."""
-        ...
 
     def of_topic(self, topic: TopicName) -> PolicyValues | Unreadable:
         """Return the policy of every level, including the topic's own."""
-        ...
 
 
 class BrokerDeduplicationSettings:
