@@ -108,39 +108,66 @@ BUCKET = bucket_custom_metadata("persistent://t/n/a", "sub", BUCKET_KEY)
 @pytest.mark.parametrize(
     "custom_metadata",
     [
-        {"application": b"pulsar"},
-        DATA | {"component": b"functions"},
         DATA | {"component": b""},
         DATA | {"component": b"schema"},
         DATA | {"pulsar/schemaId": b"t/n/s"},
         DATA | {"pulsar/future": b"x"},
-        DATA | {"pulsar/managed-ledger": b""},
-        DATA | {"pulsar/managed-ledger": b"t/n/persistent/\xff"},
         DATA | {"pulsar/managed-ledger": b"t/n/persistent/../../admin"},
         DATA | {"pulsar/managed-ledger": b"/t/n/persistent/a"},
         DATA | {"pulsar/managed-ledger": b"t//n"},
         DATA | {"pulsar/managed-ledger": b"t/./n"},
         DATA | {"pulsar/managed-ledger": b"t/n/persistent/a\x00"},
         DATA | {"pulsar/managed-ledger": b"t/n/persistent/a\n"},
-        CURSOR | {"pulsar/cursor": b"a/b"},
         CURSOR | {"pulsar/cursor": b""},
         CURSOR | {"pulsar/cursor": b".."},
         CURSOR | {"pulsar/cursor": b"\xc3"},
         SCHEMA | {"pulsar/schemaId": b"t/n/s/"},
         {key: value for key, value in COMPACTED.items() if key != "pulsar/compactedTo"},
-        COMPACTED | {"pulsar/compactedTopic": b"t/n/a"},
         COMPACTED | {"pulsar/compactedTopic": b"persistent://t/n"},
-        COMPACTED | {"pulsar/compactedTopic": b"kafka://t/n/a"},
-        BUCKET | {"pulsar/delayedIndexBucketKey": b"bucket_3_7"},
         BUCKET | {"pulsar/delayedIndexCursor": b""},
         BUCKET | {"pulsar/delayedIndexTopic": b"a"},
-        {key: value for key, value in BUCKET.items() if key != "pulsar/delayedIndexCursor"},
     ],
 )
 def test_odd_stamps_are_not_believed(custom_metadata: dict[str, bytes]) -> None:
     reading = read_claim(custom_metadata)
     assert isinstance(reading, UnknownClaim)
     assert reading.reason
+
+
+@pytest.mark.parametrize(
+    ("custom_metadata", "reason"),
+    [
+        (DATA | {"component": b"functions"}, "component b'functions' is not known"),
+        ({"application": b"pulsar"}, "component None is not known"),
+        (
+            DATA | {"pulsar/schemaId": b"t/n/s", "pulsar/future": b"x"},
+            "custom metadata of this component has other keys than expected: pulsar/future, pulsar/schemaId",
+        ),
+        (
+            {key: value for key, value in BUCKET.items() if key != "pulsar/delayedIndexCursor"},
+            "custom metadata of this component has other keys than expected: pulsar/delayedIndexCursor",
+        ),
+        (DATA | {"pulsar/managed-ledger": b"\xff"}, "pulsar/managed-ledger is not UTF-8"),
+        (DATA | {"pulsar/managed-ledger": b""}, "pulsar/managed-ledger is empty"),
+        (
+            DATA | {"pulsar/managed-ledger": b"t/../n"},
+            "pulsar/managed-ledger 't/../n' cannot name a node of the metadata store",
+        ),
+        (CURSOR | {"pulsar/cursor": b"a/b"}, "pulsar/cursor 'a/b' is not encoded as a cursor's name"),
+        (SCHEMA | {"pulsar/schemaId": b"/"}, "pulsar/schemaId '/' cannot name a node of the metadata store"),
+        (COMPACTED | {"pulsar/compactedTopic": b"t/n/a"}, "pulsar/compactedTopic 't/n/a' is not a full topic name"),
+        (
+            COMPACTED | {"pulsar/compactedTopic": b"kafka://t/n/a"},
+            "pulsar/compactedTopic: topic domain 'kafka' is neither 'persistent' nor 'non-persistent'",
+        ),
+        (
+            BUCKET | {"pulsar/delayedIndexBucketKey": b"bucket"},
+            "pulsar/delayedIndexBucketKey 'bucket' is not a key of a delayed index",
+        ),
+    ],
+)
+def test_why_a_stamp_is_not_believed(custom_metadata: dict[str, bytes], reason: str) -> None:
+    assert read_claim(custom_metadata) == UnknownClaim(reason)
 
 
 @given(

@@ -33,7 +33,7 @@ def test_knows_every_algorithm_of_pulsar() -> None:
     assert set(COMPRESSORS) == set(ml.CompressionType.keys())
 
 
-@given(st.sampled_from(sorted(COMPRESSORS)), st.binary(min_size=1, max_size=2000))
+@given(st.sampled_from(sorted(COMPRESSORS)), st.binary(max_size=2000))
 def test_round_trip(algorithm: str, plain: bytes) -> None:
     assert unwrap(compressed(algorithm, plain, COMPRESSORS[algorithm](plain))) == plain
 
@@ -67,7 +67,10 @@ def test_another_size_than_promised(algorithm: str, promised: int) -> None:
 
 @pytest.mark.parametrize("size", [-1, MAX_UNCOMPRESSED_BYTES + 1])
 def test_an_absurd_size_is_not_even_tried(size: int) -> None:
-    with pytest.raises(UndecodableError, match="promises"):
+    reason = (
+        f"a compressed node promises {size:,} bytes, and at most 67108864 are ever expanded; inspect it with zkCli.sh"
+    )
+    with pytest.raises(UndecodableError, match=f"^{reason}$"):
         unwrap(wrapped("LZ4", size))
 
 
@@ -80,14 +83,10 @@ def test_the_largest_size_is_tried() -> None:
     "node",
     [
         b"\x47\x78",
-        b"\x47\x78\x00\x00\x00",
-        b"\x47\x78\xff\xff\xff\xff",
         b"\x47\x78\x7f\xff\xff\xff\x08\x01",
         b"\x47\x78\x00\x00\x00\x00rest",
         b"\x47\x78\x00\x00\x00\x04\x08\x09\x10\x01x",
         b"\x47\x78\x00\x00\x00\x02\x08\x01x",
-        compressed("ZLIB", b"plain", zlib.compress(b"plain") + b"more"),
-        compressed("ZSTD", b"plain", b"not zstd"),
     ],
 )
 def test_damaged_wrappers(node: bytes) -> None:
@@ -129,17 +128,3 @@ def test_why_a_wrapper_is_not_understood(node: bytes, reason: str) -> None:
 def test_why_a_payload_does_not_expand() -> None:
     with pytest.raises(UndecodableError, match=r"^a compressed node does not expand \(.+\); read it again$"):
         unwrap(compressed("ZSTD", b"plain", b"not zstd"))
-
-
-def test_why_a_size_is_absurd() -> None:
-    with pytest.raises(UndecodableError) as refusal:
-        unwrap(wrapped("LZ4", -1))
-    assert str(refusal.value) == (
-        "a compressed node promises -1 bytes, and at most 67108864 are ever expanded; inspect it with zkCli.sh"
-    )
-
-
-@pytest.mark.parametrize("plain", [b"", b"x", b"some bytes " * 20])
-@pytest.mark.parametrize("algorithm", ["NONE", "SNAPPY", "ZLIB"])
-def test_small_nodes_come_out_whole(algorithm: str, plain: bytes) -> None:
-    assert unwrap(compressed(algorithm, plain, COMPRESSORS[algorithm](plain))) == plain

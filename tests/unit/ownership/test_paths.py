@@ -99,12 +99,6 @@ def test_the_instance_id_and_where_it_is_missed() -> None:
         paths.instance_id_of([None, None], "/bk")
 
 
-def test_a_ledger_below_another_root() -> None:
-    path = paths.ledger_path(LedgerId(7), "/elsewhere")
-    assert paths.ledger_id_of_path(path, "/elsewhere") == 7
-    assert paths.ledger_id_of_path(path) is None
-
-
 @pytest.mark.parametrize(
     ("path", "is_one"),
     [

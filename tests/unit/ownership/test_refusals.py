@@ -6,7 +6,6 @@ import pytest
 from pulsar_sidecar.model.errors import TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
-from pulsar_sidecar.ownership.claims import UnknownClaim, read_claim
 from pulsar_sidecar.ownership.compaction import CompactedLedgers, CursorLedgerGoneError
 from pulsar_sidecar.ownership.exact_decoding import decode_exactly, exact_text
 from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
@@ -20,59 +19,13 @@ from pulsar_sidecar.protobuf import MLDataFormats_pb2 as ml
 
 from tests.fakes.bookkeeper import (
     FakeLedgerEntries,
-    bucket_custom_metadata,
-    compacted_custom_metadata,
     cursor_bytes,
-    cursor_custom_metadata,
-    data_custom_metadata,
     ledger_metadata_bytes,
     managed_ledger_bytes,
-    schema_custom_metadata,
 )
 from tests.fakes.metadata import FakeMetadataStore
 
 HEADER = b"BookieMetadataFormatVersion\t"
-DATA = data_custom_metadata("t/n/persistent/a")
-CURSOR = cursor_custom_metadata("t/n/persistent/a", "sub")
-SCHEMA = schema_custom_metadata("t/n/s")
-COMPACTED = compacted_custom_metadata("persistent://t/n/a")
-BUCKET = bucket_custom_metadata("persistent://t/n/a", "sub", "#pulsar.internal.delayed.bucket_1_2")
-
-
-@pytest.mark.parametrize(
-    ("custom_metadata", "reason"),
-    [
-        (DATA | {"component": b"functions"}, "component b'functions' is not known"),
-        ({"application": b"pulsar"}, "component None is not known"),
-        (
-            DATA | {"pulsar/schemaId": b"t/n/s", "pulsar/future": b"x"},
-            "custom metadata of this component has other keys than expected: pulsar/future, pulsar/schemaId",
-        ),
-        (
-            {key: value for key, value in BUCKET.items() if key != "pulsar/delayedIndexCursor"},
-            "custom metadata of this component has other keys than expected: pulsar/delayedIndexCursor",
-        ),
-        (DATA | {"pulsar/managed-ledger": b"\xff"}, "pulsar/managed-ledger is not UTF-8"),
-        (DATA | {"pulsar/managed-ledger": b""}, "pulsar/managed-ledger is empty"),
-        (
-            DATA | {"pulsar/managed-ledger": b"t/../n"},
-            "pulsar/managed-ledger 't/../n' cannot name a node of the metadata store",
-        ),
-        (CURSOR | {"pulsar/cursor": b"a/b"}, "pulsar/cursor 'a/b' is not encoded as a cursor's name"),
-        (SCHEMA | {"pulsar/schemaId": b"/"}, "pulsar/schemaId '/' cannot name a node of the metadata store"),
-        (COMPACTED | {"pulsar/compactedTopic": b"t/n/a"}, "pulsar/compactedTopic 't/n/a' is not a full topic name"),
-        (
-            COMPACTED | {"pulsar/compactedTopic": b"kafka://t/n/a"},
-            "pulsar/compactedTopic: topic domain 'kafka' is neither 'persistent' nor 'non-persistent'",
-        ),
-        (
-            BUCKET | {"pulsar/delayedIndexBucketKey": b"bucket"},
-            "pulsar/delayedIndexBucketKey 'bucket' is not a key of a delayed index",
-        ),
-    ],
-)
-def test_why_a_stamp_is_not_believed(custom_metadata: dict[str, bytes], reason: str) -> None:
-    assert read_claim(custom_metadata) == UnknownClaim(reason)
 
 
 def managed_ledger(**context: object) -> bytes:

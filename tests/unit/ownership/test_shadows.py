@@ -25,32 +25,25 @@ def test_a_shadow_s_managed_ledger_names_its_source() -> None:
     assert managed_ledger_shadow_source(compressed("ZLIB", plain, zlib.compress(plain))) == SOURCE
 
 
-@pytest.mark.parametrize(
-    "data", [b"", managed_ledger_bytes([1, 2]), managed_ledger_bytes([1], properties={"k": SOURCE})]
-)
-def test_an_owner_s_managed_ledger_names_none(data: bytes) -> None:
-    assert managed_ledger_shadow_source(data) is None
-
-
 def test_a_partitioned_shadow_names_its_source() -> None:
     node = b'{"partitions":2,"deleted":false,"properties":{"PULSAR.SHADOW_SOURCE":"%s"}}' % SOURCE.encode()
     assert partitioned_topic_shadow_source(node) == SOURCE
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("reader", "data", "found"),
     [
-        b'{"partitions":2,"deleted":false}',
-        b'{"partitions":2,"properties":null}',
-        b'{"partitions":2,"properties":{"owner":"me"}}',
+        (managed_ledger_shadow_source, b"", None),
+        (managed_ledger_shadow_source, managed_ledger_bytes([1, 2]), None),
+        (managed_ledger_shadow_source, managed_ledger_bytes([1], properties={"k": SOURCE}), None),
+        (partitioned_topic_shadow_source, b'{"partitions":2,"deleted":false}', None),
+        (partitioned_topic_shadow_source, b'{"partitions":2,"properties":null}', None),
+        (partitioned_topic_shadow_source, b'{"partitions":2,"properties":{"owner":"me"}}', None),
+        (partition_count, b'{"partitions":16,"deleted":false}', 16),
     ],
 )
-def test_a_partitioned_owner_names_none(data: bytes) -> None:
-    assert partitioned_topic_shadow_source(data) is None
-
-
-def test_the_number_of_partitions() -> None:
-    assert partition_count(b'{"partitions":16,"deleted":false}') == 16
+def test_an_owner_s_nodes_name_no_source(reader: Callable[[bytes], object], data: bytes, found: int | None) -> None:
+    assert reader(data) == found
 
 
 @pytest.mark.parametrize(
