@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pulsar_sidecar.features.deduplication.metrics import DeduplicationMetrics
 from pulsar_sidecar.features.deduplication.policies import DeduplicationPolicy
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
-from pulsar_sidecar.ownership.paths import managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ownership.paths import managed_ledger_path
 
 from tests.fakes.deduplication import TOPIC, DeduplicatedTopics
 
@@ -19,7 +19,7 @@ class Watched:
         self.topics.brokers.namespaces[DeduplicationPolicy.ENABLED, TOPIC.namespace] = True
         self.metrics = DeduplicationMetrics("east", self.topics.service)
 
-    def seen(self, topic: str = str(TOPIC)) -> dict[str, float]:
+    def seen(self) -> dict[str, float]:
         registry = CollectorRegistry()
         registry.register(self.metrics)
         samples = [
@@ -27,8 +27,8 @@ class Watched:
             for family in text_string_to_metric_families(generate_latest(registry).decode())
             for sample in family.samples
         ]
-        assert all(sample.labels["cluster"] == "east" for sample in samples)
-        return {sample.name.removeprefix(PREFIX): sample.value for sample in samples if sample.labels["topic"] == topic}
+        assert all(sample.labels == {"cluster": "east", "topic": str(TOPIC)} for sample in samples)
+        return {sample.name.removeprefix(PREFIX): sample.value for sample in samples}
 
 
 @pytest.fixture
@@ -82,15 +82,6 @@ def test_unknown_values_are_absent(watched: Watched) -> None:
     assert seen["unreadable"] == 1
     assert "snapshot_lag_entries" not in seen
     assert "load_replay_seconds" not in seen
-
-
-def test_each_partition_is_a_topic(watched: Watched) -> None:
-    watched.topics.store.put(partitioned_topic_path(TOPIC), b'{"partitions":2}')
-    for index in range(2):
-        watched.topics.put(TOPIC.partition(index), mark_delete=(3, index))
-    watched.metrics.update(TOPIC)
-    lags = [watched.seen(str(TOPIC.partition(index)))["snapshot_lag_entries"] for index in range(2)]
-    assert lags == [9, 8]
 
 
 def test_after_a_failed_look_nothing_old_is_shown(watched: Watched) -> None:

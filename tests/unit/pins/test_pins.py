@@ -74,14 +74,6 @@ def test_a_ledger_that_is_acknowledged_to_its_end_is_not_held(mark_delete: tuple
     assert {id_ for pin in pins if pin.cause is PinCause.BACKLOG for id_ in pin.ledgers} == held
 
 
-def test_two_cursors_free_only_what_the_other_does_not_hold() -> None:
-    pins = pins_of(facts(cursor(at(1, 3), "slow"), cursor(at(2, 9), "slower")))
-    slow, slower = (pin for pin in pins if pin.cause is PinCause.BACKLOG)
-    assert (slow.holder, slow.frees.once) == ("slow", 2 * MIB)
-    assert (slower.holder, slower.frees.once) == ("slower", 0)
-    assert set(slower.also_held_by) == {"backlog slow", "last-ledger"}
-
-
 @pytest.mark.parametrize(
     ("name", "acknowledged", "due_ms", "cause"),
     [
@@ -177,11 +169,6 @@ def test_a_command_that_loads_no_topic_is_followed_by_one_that_does(cause: PinCa
     (remedy,) = remedies(cause, Held(TOPIC))
     assert remedy.command is not None
     assert remedy.command.split(" && ")[-1] == TRIM
-
-
-def test_a_leaked_ledger_is_deleted_as_its_partitions() -> None:
-    (remedy,) = remedies(PinCause.UNREFERENCED, Held(TOPIC.partition(1), component=" -l 7"))
-    assert remedy.command == f"pulsar-sidecar topics delete-ledger {TOPIC}-partition-1 -l 7"
 
 
 @pytest.mark.parametrize(("is_loaded", "first", "command"), [(True, "wait", None), (False, "load the topic", TRIM)])

@@ -126,8 +126,11 @@ def test_bookies_that_are_down_are_listed_with_their_ledgers(reader: BookiesRead
         SECOND: (BookieState.DOWN, 8_000),
         THIRD: (BookieState.DOWN, 1_000),  # ledgers name it, and nothing else does
     }
-    command = reader.bookie(THIRD, by_topic=False, offset=0, limit=1).remedies[1].command
-    assert command == f"bookkeeper shell decommissionbookie -bookieid {THIRD}"
+    third = reader.bookie(THIRD, by_topic=True, offset=0, limit=9)
+    assert third.shares == (Share(str(BILLS), 1, 1_000),)
+    assert third.remedies[1].command == f"bookkeeper shell decommissionbookie -bookieid {THIRD}"
+    with pytest.raises(NotFoundError, match="pins bookies"):
+        reader.bookie(BookieId("none:1"), by_topic=False, offset=0, limit=9)
 
 
 def test_a_ledger_that_cannot_be_read_is_named_and_the_others_are_counted(
@@ -137,12 +140,6 @@ def test_a_ledger_that_cannot_be_read_is_named_and_the_others_are_counted(
     first, *_ = reader.bookies()
     assert (first.unreadable_ledgers, first.unreadable_ledger_ids) == (1, (2,))
     assert (first.ledgers, first.size_bytes) == (6, 9_000)
-
-
-def test_a_bookie_that_is_gone_is_known_by_its_ledgers(reader: BookiesReader) -> None:
-    assert reader.bookie(THIRD, by_topic=True, offset=0, limit=9).shares == (Share(str(BILLS), 1, 1_000),)
-    with pytest.raises(NotFoundError, match="pins bookies"):
-        reader.bookie(BookieId("none:1"), by_topic=False, offset=0, limit=9)
 
 
 def test_all_ledgers_are_read_once_a_minute(ledgers: Ledgers, bookies: FakeBookies) -> None:

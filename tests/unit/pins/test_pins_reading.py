@@ -1,5 +1,7 @@
 """What pins a topic, a namespace or a ledger, read from a store, brokers and bookies in memory."""
 
+from collections.abc import Mapping
+
 import pytest
 from pulsar_sidecar.features.pins.facts import DueSpan, Retention
 from pulsar_sidecar.features.pins.ports import StoredCopies
@@ -187,25 +189,21 @@ def test_a_ledger_that_cannot_be_read_is_named_and_the_rest_is_answered(cluster:
         cluster.reader.topic(TOPIC)
 
 
-def test_the_clusters_of_a_topic_are_asked_where_a_replicator_is_behind(cluster: PinnedCluster) -> None:
-    cluster.topic(1, 2, 3)
-    cluster.cursor("pulsar.repl.west", mark_delete=(1, 9))
-    cluster.policies.clusters = frozenset({"west", "here"})
-    (found,) = cluster.reader.topic(TOPIC)
-    commands = [pin.remedies[-1].command for pin in found.pins if pin.cause is PinCause.REPLICATION]
-    assert "set-replication-clusters -c here " in str(commands)
-
-
-def test_the_broker_is_asked_for_the_connection_of_a_replicator_that_is_behind(cluster: PinnedCluster) -> None:
+def test_the_clusters_and_the_connection_of_a_replicator_that_is_behind_are_asked(cluster: PinnedCluster) -> None:
     cluster.topic(1, 2, 3)
     cluster.cursor("pulsar.repl.west")
     cluster.policies.clusters = frozenset({"west", "here"})
     cluster.owners.connections = {"west": True}
-    for entry_id, details in ((3, ["connected to west"]), (9, [])):
+    stop = "set-replication-clusters -c here "
+    for entry_id, details in ((3, [("connected to west", True)]), (9, [])):
         acknowledged = PositionRanges(position(3 if entry_id == 9 else 1, entry_id))
         cluster.owners.load(TOPIC, view(acknowledged, "pulsar.repl.west"))
         (found,) = cluster.reader.topic(TOPIC)
-        seen = [pin.detail.rpartition("; ")[2] for pin in found.pins if pin.cause is PinCause.REPLICATION]
+        seen = [
+            (pin.detail.rpartition("; ")[2], stop in str(pin.remedies[-1].command))
+            for pin in found.pins
+            if pin.cause is PinCause.REPLICATION
+        ]
         assert (seen, cluster.owners.hooks.journal.count("replicators")) == (details, 1)
 
 
@@ -262,31 +260,34 @@ def test_ledgers_of_cursors_schemas_and_views_have_the_node_that_names_them(clus
     }
 
 
+NAME = TOPIC.managed_ledger_name
+
+
 @pytest.mark.parametrize(
-    ("of", "component"),
+    ("stamp", "options"),
     [
-        ("data", ""),
-        ("cursor", " --component MANAGED_CURSOR --cursor-name gone"),
-        ("schema", f" --component SCHEMA_STORAGE --schema-id {TOPIC.schema_id}"),
-        ("view", " --component COMPACTED_LEDGER"),
-        ("bucket", " --component DELAYED_INDEX_BUCKET --cursor-name s"),
+        (data_custom_metadata(NAME), f"{TOPIC} -l 40"),
+        (data_custom_metadata(TOPIC.partition(1).managed_ledger_name), f"{TOPIC}-partition-1 -l 40"),
+        (cursor_custom_metadata(NAME, "gone"), f"{TOPIC} -l 40 --component MANAGED_CURSOR --cursor-name gone"),
+        (
+            schema_custom_metadata(TOPIC.schema_id),
+            f"{TOPIC} -l 40 --component SCHEMA_STORAGE --schema-id {TOPIC.schema_id}",
+        ),
+        (compacted_custom_metadata(str(TOPIC)), f"{TOPIC} -l 40 --component COMPACTED_LEDGER"),
+        (
+            bucket_custom_metadata(str(TOPIC), "s", BUCKET),
+            f"{TOPIC} -l 40 --component DELAYED_INDEX_BUCKET --cursor-name s",
+        ),
     ],
 )
-def test_a_ledger_that_nothing_references_may_have_leaked(cluster: PinnedCluster, of: str, component: str) -> None:
-    name = TOPIC.managed_ledger_name
-    stamps = {
-        "data": data_custom_metadata(name),
-        "cursor": cursor_custom_metadata(name, "gone"),
-        "schema": schema_custom_metadata(TOPIC.schema_id),
-        "view": compacted_custom_metadata(str(TOPIC)),
-        "bucket": bucket_custom_metadata(str(TOPIC), "s", BUCKET),
-    }
+def test_a_ledger_that_nothing_references_may_have_leaked(
+    cluster: PinnedCluster, stamp: Mapping[str, bytes], options: str
+) -> None:
     cluster.topic(1, 2)
-    cluster.ledger(40, stamps[of])
+    cluster.ledger(40, stamp)
     (pin,) = cluster.reader.ledger(LedgerId(40)).pins
     assert (pin.cause, frees(pin)) == (PinCause.UNREFERENCED, (1000, 2000))
-    (remedy,) = pin.remedies
-    assert remedy.command == f"pulsar-sidecar topics delete-ledger {TOPIC} -l 40{component}"
+    assert [remedy.command for remedy in pin.remedies] == [f"pulsar-sidecar topics delete-ledger {options}"]
 
 
 def test_a_ledger_that_is_written_to_has_the_bytes_that_bookies_have(cluster: PinnedCluster) -> None:
