@@ -192,8 +192,7 @@ def random_clusters(count: int) -> AuditedCluster:
     cluster = full_cluster()
     cluster.objects, cluster.places = [], (PLACE, "s3://elsewhere")
     # So many that no guard withholds each plan.
-    living = [cluster.ledger(ledger_id) for ledger_id in range(10**6, 10**6 + 40 * count)]
-    cluster.nodes["/managed-ledgers/t/n/persistent/living"] = managed_ledger_bytes(living)
+    cluster.living(range(10**6, 10**6 + 40 * count))
     numbers = itertools.count(1)
 
     @settings(max_examples=count, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))

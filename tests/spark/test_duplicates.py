@@ -6,19 +6,17 @@ from random import Random
 from typing import Any
 
 import pyarrow.dataset as ds
-import pytest
 from pulsar_sidecar.adapters.parquet.directories import demand_files, demand_sha256
 from pulsar_sidecar.bootstrap.deduplication_files import look_for_duplicates
 from pulsar_sidecar.features.duplicates.requests import DuplicatesRequest
 from pulsar_sidecar.features.duplicates.rows import MessageKind, MessageRow, PayloadState
-from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import UnseenCause, UnseenEntries
-from pulsar_sidecar.reports.documents import MANIFEST_NAME, SUMMARY_NAME
+from pulsar_sidecar.reports.documents import SUMMARY_NAME
 
 from tests.fakes.message_extracts import Limitation, Topics, write_extract
 from tests.spark.comparing import Comparison
-from tests.unit.duplicates.rows import Log
+from tests.unit.duplicates.rows import Log, log_of
 
 _SECONDS = 600
 _TABLES = ("findings", "producers", "topics")
@@ -81,13 +79,6 @@ def unseen(cause: UnseenCause, last_entry_id: int | None = 4) -> UnseenEntries:
     return UnseenEntries(LedgerId(900), EntryId(0), last, cause, "why")
 
 
-def log_of(*sequence_ids: int) -> list[MessageRow]:
-    log = Log()
-    for sequence_id in sequence_ids:
-        log.add(sequence_id)
-    return log.rows
-
-
 def test_both_engines_agree(tmp_path: Path) -> None:
     comparison = Extracts(tmp_path, _SECONDS)
     random = Random(7)
@@ -117,11 +108,3 @@ def test_both_engines_agree(tmp_path: Path) -> None:
     for output in comparison.agreed(comparable):
         demand_whole(output)
     assert [isinstance(outcome, str) for outcome in comparison.outcomes] == [False, False, False, False, True, True]
-
-
-def test_a_directory_that_is_no_extract_is_refused(tmp_path: Path) -> None:
-    extract = write_extract(tmp_path / "extract", {})
-    (extract / MANIFEST_NAME).unlink()
-    with pytest.raises(InvalidInputError, match="no readable manifest"):
-        look_for_duplicates(DuplicatesRequest(extract, tmp_path / "found"), lambda _: None)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["extract"]

@@ -1,7 +1,7 @@
 """Small clusters as a dump and a listing, written as `metadata dump` and `ledgers list` write them."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from tests.fakes.bookkeeper import (
     data_custom_metadata,
     ledger_metadata_bytes,
     managed_ledger_bytes,
+    position_entry,
     schema_custom_metadata,
     schema_locator_bytes,
 )
@@ -86,8 +87,12 @@ class AuditedCluster:
         self.ledgers[ledger_id] = node(ledger_path(LedgerId(ledger_id)), value, **{**known, **changed})
         return ledger_id
 
+    def living(self, ledger_ids: Iterable[int]) -> None:
+        """Add a topic with these ledgers, such as so many that no guard withholds a plan."""
+        ids = [self.ledger(ledger_id) for ledger_id in ledger_ids]
+        self.nodes["/managed-ledgers/t/n/persistent/living"] = managed_ledger_bytes(ids)
+
     def dump(self, directory: Path) -> Path:
-        """Write the dump."""
         rows = [
             node("/ledgers/INSTANCEID", INSTANCE_ID.encode()),
             *(self._node(path, value) for path, value in self.nodes.items()),
@@ -102,7 +107,6 @@ class AuditedCluster:
         )  # fmt: skip
 
     def listing(self, directory: Path) -> Path:
-        """Write the listing."""
         ids = sorted((self.ledgers.keys() - self.unlisted) | self.listed_too)
         rows = [{"ledger_id": ledger_id} for ledger_id in ids]
         manifest = {**_MANIFEST, "kind": InputKind.LISTING, "zxids": OrderRange(500, 600), **self.listing_changes}
@@ -186,8 +190,6 @@ def full_cluster() -> AuditedCluster:
 
 def compaction_row(compacted: int | None, cursor_path: str = COMPACTION, **changed: Any) -> dict[str, Any]:
     """What a compaction cursor's ledger held."""
-    from tests.fakes.bookkeeper import position_entry
-
     read = {"state": CursorLedgerState.READ.value, "entry": position_entry(compacted), "entry_id": 1}
     return {"cursor_path": cursor_path, "cursor_value": cursor_bytes(cursor_ledger=6), **read, **changed}
 
@@ -218,7 +220,6 @@ class Auditor:
     codes: list[int] = field(default_factory=list)
 
     def audit(self, cluster: AuditedCluster, previous: Path | None = None) -> "ClusterAudit":
-        """One audit."""
         base = self.directory / str(next(self.numbers))
         base.mkdir(parents=True)
         dump, listing = cluster.dump(base / "dump"), cluster.listing(base / "listing")

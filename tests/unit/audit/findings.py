@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
+from pulsar_sidecar.features.audit.engine.running import AUDIT_TABLES
 from pulsar_sidecar.features.audit.engine.usage import count_of_lengths
 from pulsar_sidecar.features.audit.requests import EXCLUSIVE
 from pulsar_sidecar.features.audit.results.plans import PlanDigest
@@ -16,14 +17,12 @@ from pulsar_sidecar.features.audit.results.summaries import (
     PlanSummary,
 )
 from pulsar_sidecar.features.audit.results.tables import (
-    LEDGER_USAGE,
-    MISSING_LEDGERS,
-    OFFLOADED_LEDGERS,
     ORPHAN_LEDGERS,
-    UNATTRIBUTED_LEDGERS,
+    SCHEMAS,
     OffloadFinding,
     OrphanCause,
     OrphanStatus,
+    Table,
 )
 from pulsar_sidecar.ownership.claims import LedgerKind
 from pulsar_sidecar.reports.audit_pages import age_label
@@ -88,10 +87,6 @@ def offloaded(ledger_id: int, **changed: Any) -> dict[str, Any]:
     return row | changed
 
 
-def offloaded_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist(rows, OFFLOADED_LEDGERS)
-
-
 def missing(ledger_id: int, **changed: Any) -> dict[str, Any]:
     row: dict[str, Any] = {
         "ledger_id": ledger_id,
@@ -108,10 +103,6 @@ def missing(ledger_id: int, **changed: Any) -> dict[str, Any]:
     return row | changed
 
 
-def missing_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), MISSING_LEDGERS)
-
-
 def unattributed(ledger_id: int, **changed: Any) -> dict[str, Any]:
     row: dict[str, Any] = {
         "ledger_id": ledger_id,
@@ -124,10 +115,6 @@ def unattributed(ledger_id: int, **changed: Any) -> dict[str, Any]:
         "metadata": b"\x01other",
     }
     return row | changed
-
-
-def unattributed_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), UNATTRIBUTED_LEDGERS)
 
 
 def usage(topic: str, **changed: Any) -> dict[str, Any]:
@@ -144,8 +131,17 @@ def usage(topic: str, **changed: Any) -> dict[str, Any]:
     return row | changed
 
 
-def usage_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), LEDGER_USAGE)
+Rows = Sequence[dict[str, Any]]
+
+
+def audit_tables(
+    orphans: Rows = (), missing: Rows = (), unattributed: Rows = (), usage: Rows = (), offloaded: Rows = ()
+) -> dict[Table, pa.Table]:
+    """An audit's tables, in the order of `AUDIT_TABLES`."""
+    rows = (numbered(orphans), missing, unattributed, usage, offloaded)
+    return {
+        table: pa.Table.from_pylist(list(some), SCHEMAS[table]) for table, some in zip(AUDIT_TABLES, rows, strict=True)
+    }
 
 
 def plan_of(

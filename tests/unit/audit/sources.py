@@ -51,7 +51,7 @@ class Nodes:
     """`NodeSource` over rows; ``failure`` is raised after them."""
 
     rows: Sequence[Mapping[str, Any]] = SMALL_CLUSTER
-    failure: Exception | None = None
+    failure: BaseException | None = None
     reservations: tuple[str, ...] = ()
     batch: int = 6
     source: Source = field(default_factory=lambda: Source(SourceKind.ZOOKEEPER, "zookeeper:2181"))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pulsar_sidecar.features.audit.requests import HOUR_MS, AuditPolicy
+from pulsar_sidecar.features.audit.requests import HOUR_MS, AuditPolicy, AuditRequest
 from pulsar_sidecar.features.audit.sources.manifests import OrderRange, RowCounts
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ledgers import LedgerState
@@ -12,16 +12,15 @@ from pulsar_sidecar.model.ledgers import LedgerState
 from tests.fakes.bookkeeper import (
     data_custom_metadata,
     ledger_metadata_bytes,
-    managed_ledger_bytes,
     schema_custom_metadata,
     schema_locator_bytes,
 )
 from tests.unit.audit.audited_clusters import (
     MANAGED_LEDGER,
     NO_WAITING,
-    TOPIC_NODE,
     AuditedCluster,
     Auditor,
+    embedded,
 )
 from tests.unit.audit.sources import INSTANCE_ID
 
@@ -34,9 +33,7 @@ def failed(summary: Any) -> list[str]:
 
 
 def test_the_brake_stops_a_plan_of_too_many(auditor: Auditor, cluster: AuditedCluster) -> None:
-    for ledger_id in range(100, 180):
-        cluster.ledger(ledger_id)
-    cluster.nodes[f"{TOPIC_NODE}2"] = managed_ledger_bytes(range(100, 180))
+    cluster.living(range(100, 180))
     for ledger_id in range(200, 211):
         cluster.ledger(ledger_id, length_bytes=1)
     auditor.policy = AuditPolicy(look_window_ms=0, bookkeeper_exclusive=True)
@@ -52,9 +49,7 @@ def test_the_brake_stops_a_plan_of_too_many(auditor: Auditor, cluster: AuditedCl
 
 def test_the_brake_counts_bytes_too(auditor: Auditor, cluster: AuditedCluster) -> None:
     auditor.policy = AuditPolicy(look_window_ms=0, bookkeeper_exclusive=True)
-    for ledger_id in range(100, 180):
-        cluster.ledger(ledger_id)
-    cluster.nodes[f"{TOPIC_NODE}2"] = managed_ledger_bytes(range(100, 180))
+    cluster.living(range(100, 180))
     cluster.ledger(ORPHAN, length_bytes=1_000_000)
     assert failed(auditor.twice(cluster).summary) == ["share-of-bytes"]
 
@@ -73,9 +68,7 @@ def test_a_dump_that_forbids_deletion_nominates_only(auditor: Auditor, cluster: 
 
 
 def test_inputs_that_shrank_stop_the_plan(auditor: Auditor, cluster: AuditedCluster) -> None:
-    for ledger_id in range(100, 140):
-        cluster.ledger(ledger_id)
-    cluster.nodes[f"{TOPIC_NODE}2"] = managed_ledger_bytes(range(100, 140))
+    cluster.living(range(100, 140))
     schemas = [cluster.ledger(number, schema_custom_metadata("t/n/topic")) for number in range(200, 230)]
     cluster.nodes["/schemas/t/n/topic"] = schema_locator_bytes([7, 8, *schemas])
     first = auditor.audit(cluster)
@@ -120,10 +113,6 @@ def test_inputs_that_contradict_each_other_make_no_audit(
 @pytest.mark.parametrize("part", ["dump", "listing"])
 @pytest.mark.parametrize("how", ["cut", "gone", "added"])
 def test_a_damaged_file_makes_no_audit(auditor: Auditor, cluster: AuditedCluster, part: str, how: str) -> None:
-    from pulsar_sidecar.features.audit.requests import AuditRequest
-
-    from tests.unit.audit.audited_clusters import embedded
-
     base = auditor.directory
     inputs = {"dump": cluster.dump(base / "dump"), "listing": cluster.listing(base / "listing")}
     file = sorted(inputs[part].rglob("*.parquet"))[-1]

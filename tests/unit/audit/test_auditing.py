@@ -7,7 +7,7 @@ from pulsar_sidecar.features.audit.requests import HOUR_MS, AuditPolicy
 from pulsar_sidecar.features.audit.results.tables import Table
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.ledgers import LedgerState, OffloadContext
+from pulsar_sidecar.model.ledgers import OffloadContext
 from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.fakes.bookkeeper import (
@@ -73,8 +73,7 @@ CAUSES = [
 def test_each_orphan_has_its_owner_and_its_cause(auditor: Auditor, cluster: AuditedCluster) -> None:
     for ledger_id, (custom, _, _) in enumerate(CAUSES, ORPHAN):
         cluster.ledger(ledger_id, custom)
-    living = [cluster.ledger(ledger_id) for ledger_id in range(300, 320)]
-    cluster.nodes["/managed-ledgers/t/n/persistent/living"] = managed_ledger_bytes(living)
+    cluster.living(range(300, 320))
     orphans = auditor.twice(cluster).orphans
     assert len(orphans) == len(CAUSES)
     for ledger_id, (_, kind, cause) in enumerate(CAUSES, ORPHAN):
@@ -209,12 +208,6 @@ def test_age_is_measured_by_the_stores_clock(
 ) -> None:
     cluster.ledger(ORPHAN, ctime_ms=AS_OF_MS + DAY_MS - hours * HOUR_MS)
     assert auditor.twice(cluster).standings == {ORPHAN: standing}
-
-
-def test_an_open_ledger_has_no_size(auditor: Auditor, cluster: AuditedCluster) -> None:
-    cluster.ledger(ORPHAN, state=LedgerState.OPEN)
-    row = auditor.twice(cluster).orphans[ORPHAN]
-    assert (row["state"], row["length_bytes"]) == ("OPEN", None)
 
 
 def test_a_young_age_floor_needs_a_word(auditor: Auditor, cluster: AuditedCluster) -> None:

@@ -128,23 +128,15 @@ def test_an_entry_that_is_not_understood_is_kept(store: FakeMetadataStore, entri
     assert [row["entry"] for row in rows(store, entries)] == [b"garbage", position_entry(115)]
 
 
-def test_a_cursor_without_a_ledger_carries_everything_itself(
-    store: FakeMetadataStore, entries: FakeLedgerEntries
-) -> None:
-    store.put(CURSOR, cursor_bytes(compacted_ledger=115))
-    (row,) = rows(store, entries)
-    assert (row["state"], row["cursor_value"]) == ("no-ledger", cursor_bytes(compacted_ledger=115))
-
-
-def test_a_cursor_that_is_gone(store: FakeMetadataStore, entries: FakeLedgerEntries) -> None:
-    store.remove(CURSOR)
-    assert [row["state"] for row in rows(store, entries)] == ["no-cursor"]
-
-
-def test_a_ledger_that_is_gone(store: FakeMetadataStore, entries: FakeLedgerEntries) -> None:
+def test_what_is_gone_is_no_obstacle(store: FakeMetadataStore, entries: FakeLedgerEntries) -> None:
     store.remove(ledger_path(LedgerId(116)))
     (row,) = rows(store, entries)
     assert (row["state"], row["ledger_id"], row["unreadable"]) == ("ledger-gone", 116, None)
+    store.put(CURSOR, cursor_bytes(compacted_ledger=115))
+    (row,) = rows(store, entries)
+    assert (row["state"], row["cursor_value"]) == ("no-ledger", cursor_bytes(compacted_ledger=115))
+    store.remove(CURSOR)
+    assert [row["state"] for row in rows(store, entries)] == ["no-cursor"]
 
 
 @pytest.mark.parametrize("arrange", [

@@ -33,17 +33,14 @@ from pulsar_sidecar.reports.pages import PlotItem
 from tests.unit.audit.findings import (
     DAY_MS,
     STORE_TIME_MS,
+    Rows,
+    audit_tables,
     missing,
-    missing_table,
     offloaded,
-    offloaded_table,
     orphan,
-    orphan_table,
     summary,
     unattributed,
-    unattributed_table,
     usage,
-    usage_table,
 )
 
 _HOSTILE = '<script>alert("1")</script>&'
@@ -58,14 +55,18 @@ _FAILED = GuardResult("share", False, "40 %", "5 %", "too many ledgers at once")
 
 
 def _page(written: AuditSummary) -> str:
-    extract = report_rows_of(
-        orphan_table([orphan(3, topic=f"persistent://public/default/{_HOSTILE}"), *_ORPHANS[4:]]),
-        missing_table([missing(number) for number in range(60)]),
-        unattributed_table([unattributed(7)]),
-        usage_table([usage(_HOSTILE), usage("b", bytes=5)]),
-        offloaded_table([offloaded(7, topic=_HOSTILE)]),
+    extract = _extract(
+        [orphan(3, topic=f"persistent://public/default/{_HOSTILE}"), *_ORPHANS[4:]],
+        [missing(number) for number in range(60)],
+        [unattributed(7)],
+        [usage(_HOSTILE), usage("b", bytes=5)],
+        [offloaded(7, topic=_HOSTILE)],
     )
     return report_html(replace(written, offload=_OFFLOAD), extract, "audits/monday")
+
+
+def _extract(*rows: Rows) -> ReportRows:
+    return report_rows_of(*audit_tables(*rows).values())
 
 
 class _Tags(HTMLParser):
@@ -82,8 +83,8 @@ class _Tags(HTMLParser):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.add(tag)
-        self.attributes += [(name, value or "") for name, value in attrs]
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -154,9 +155,7 @@ def test_many_tenants_become_others() -> None:
 
 def test_an_extract_holds_the_longest_first_and_no_metadata() -> None:
     rows = [orphan(number, length_bytes=None if number % 5 == 0 else number) for number in range(1, 90)]
-    extract = report_rows_of(
-        orphan_table(rows), missing_table([]), unattributed_table([]), usage_table([]), offloaded_table([])
-    )
+    extract = _extract(rows)
     ids = [row["ledger_id"] for row in extract.orphans]
     assert ids == [number for number in range(89, 0, -1) if number % 5] + list(range(5, 90, 5))
     assert "metadata" not in extract.orphans[0]
@@ -194,10 +193,7 @@ def test_the_way_down_needs_no_script() -> None:
 
 def test_most_ledgers_of_a_large_audit_can_be_gone_down_to() -> None:
     rows = [orphan(number, topic=f"persistent://public/default/t{number}") for number in range(REPORT_LEDGERS + 9)]
-    extract = report_rows_of(
-        orphan_table(rows), missing_table([]), unattributed_table([]), usage_table([]), offloaded_table([])
-    )
-    page = report_html(summary(rows), extract)
+    page = report_html(summary(rows), _extract(rows))
     assert "The largest 2,000 of 2,009 unreferenced ledgers" in page
     assert len(page) < 2_500_000  # it is sent by mail
 
@@ -247,23 +243,10 @@ def test_metrics_are_read_by_prometheus_own_parser() -> None:
     assert samples["pulsar_sidecar_audit_plan_ledgers"] == [(cluster, len(_ORPHANS))]
 
 
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (None, "unknown"),
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.0 KiB"),
-        (1536, "1.5 KiB"),
-        (2**40, "1.0 TiB"),
-        (2**75, "32768.0 EiB"),
-    ],
-)
-def test_sizes_in_words(size: int | None, text: str) -> None:
-    assert format_bytes(size) == text
-
-
-def test_ages_counts_and_times_in_words() -> None:
+def test_sizes_ages_counts_and_times_in_words() -> None:
+    assert [format_bytes(size) for size in (None, 0, 1023, 1024, 1536, 2**40, 2**75)] == [
+        "unknown", "0 B", "1023 B", "1.0 KiB", "1.5 KiB", "1.0 TiB", "32768.0 EiB",
+    ]  # fmt: skip
     assert [format_age(age) for age in (None, 5, 59_999, 3_600_000, 2 * DAY_MS)] == [
         "unknown", "less than a second", "59 seconds", "1 hour", "2 days",
     ]  # fmt: skip

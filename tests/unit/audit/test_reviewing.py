@@ -11,6 +11,7 @@ from pulsar_sidecar.features.audit.pruning import ArchivedDirectory, reasons_to_
 from pulsar_sidecar.features.audit.requests import GroupColumn, RowsRequest
 from pulsar_sidecar.features.audit.results.answers import RowGroup, TableRows
 from pulsar_sidecar.features.audit.results.show import (
+    TABLES,
     chosen_rows,
     counted_rows,
     explain,
@@ -25,15 +26,13 @@ from pulsar_sidecar.reports.documents import Limitation
 from tests.unit.audit.findings import (
     DAY_MS,
     STORE_TIME_MS,
+    audit_tables,
     missing,
-    missing_table,
     orphan,
     orphan_table,
     summary,
     unattributed,
-    unattributed_table,
     usage,
-    usage_table,
 )
 from tests.unit.audit.written import write_audit
 
@@ -88,32 +87,27 @@ def test_rows_are_counted_by_a_column() -> None:
     assert by_tenant == [RowGroup(2, 2005, 0, "a"), RowGroup(1, 9, 0, None), RowGroup(1, None, 1, "b")]
     cursors = RowsRequest({"tenant": "a"}, group_by=GroupColumn.KIND)
     assert counted_rows(table, cursors) == [RowGroup(1, 1004, 0, "cursor"), RowGroup(1, 1001, 0, "data")]
-    usages = usage_table([usage("t1", bytes=5), usage("t2", bytes=7, unknown_size_ledgers=0)])
+    used = [usage("t1", bytes=5), usage("t2", bytes=7, unknown_size_ledgers=0)]
+    usages = audit_tables(usage=used)[Table.LEDGER_USAGE]
     assert counted_rows(usages, RowsRequest(group_by=GroupColumn.TOPIC)) == [
         RowGroup(3, 7, 0, "t2"),
         RowGroup(3, 5, 1, "t1"),
     ]
     assert counted_rows(usages, RowsRequest(group_by=GroupColumn.CAUSE)) == []
-    lost = counted_rows(missing_table([missing(1), missing(2)]), RowsRequest(group_by=GroupColumn.NAMESPACE))
-    assert lost == [RowGroup(2, 2468, 0, "public/default")]
+    lost = audit_tables(missing=[missing(1), missing(2)])[Table.MISSING_LEDGERS]
+    assert counted_rows(lost, RowsRequest(group_by=GroupColumn.NAMESPACE)) == [RowGroup(2, 2468, 0, "public/default")]
     assert "(none)  1        9 B" in groups_text("orphans", "tenant", by_tenant)
     assert groups_text("usage", "cause", []) == "Who uses how much by cause: 0"
 
 
 def test_rows_as_text() -> None:
-    orphans = rows_text("orphans", chosen_rows("orphans", orphan_table(_ORPHANS), RowsRequest()))
-    assert orphans.splitlines()[0] == "Unreferenced ledgers: 2 of 2"
-    assert "persistent://public/default/orders-2, subscription sub" in orphans
-    usages = rows_text(
-        "usage", chosen_rows("usage", usage_table([usage("a", bytes=5), usage("b", loaded=None)]), RowsRequest())
-    )
-    assert [line.split()[-1] for line in usages.splitlines()[2:]] == ["b", "a"]
-    assert "cannot read 10 entries" in rows_text(
-        "missing", chosen_rows("missing", missing_table([missing(1)]), RowsRequest())
-    )
-    assert "no component" in rows_text(
-        "unattributed", chosen_rows("unattributed", unattributed_table([unattributed(1)]), RowsRequest())
-    )
+    tables = audit_tables(_ORPHANS, [missing(1)], [unattributed(1)], [usage("a", bytes=5), usage("b", loaded=None)])
+    texts = {name: rows_text(name, chosen_rows(name, tables[table], RowsRequest())) for name, table in TABLES.items()}
+    assert texts["orphans"].splitlines()[0] == "Unreferenced ledgers: 2 of 2"
+    assert "persistent://public/default/orders-2, subscription sub" in texts["orphans"]
+    assert [line.split()[-1] for line in texts["usage"].splitlines()[2:]] == ["b", "a"]
+    assert "cannot read 10 entries" in texts["missing"]
+    assert "no component" in texts["unattributed"]
     assert rows_text("orphans", TableRows(0, ())) == "Unreferenced ledgers: 0 of 0"
 
 
@@ -136,11 +130,8 @@ def test_every_cause_has_its_words(cause: OrphanCause) -> None:
     assert f"Likely cause: {cause.value}: " in explain(summary(), 4, orphan=orphan(4, cause=cause.value))
 
 
-def test_an_audit_without_a_plan_is_named_for_each_ledger() -> None:
-    assert "no plan" in explain(replace(summary(), plan=None), 4, orphan=orphan(4))
-
-
 def test_others_are_explained_too() -> None:
+    assert "no plan" in explain(replace(summary(), plan=None), 4, orphan=orphan(4))
     assert "never deletable: its metadata names no component" in explain(summary(), 7, unattributed=unattributed(7))
     text = explain(summary(), 5, missing=[missing(5), missing(5, entries=None)])
     assert "2 nodes in the dump reference it" in text
@@ -148,9 +139,6 @@ def test_others_are_explained_too() -> None:
     assert "--dump DIR" in explain(summary(), 5)
     assert "nothing in that dump references it" in explain(summary(), 5, references=[])
     assert "  - /managed-ledgers/x" in explain(summary(), 5, references=["/managed-ledgers/x"])
-
-
-def test_an_orphan_that_a_dump_references_is_called_a_contradiction() -> None:
     assert "report this as a defect" in explain(summary(), 4, orphan=orphan(4), references=["/x"])
 
 

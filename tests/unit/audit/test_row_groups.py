@@ -1,6 +1,3 @@
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.adapters.parquet import row_groups
-from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.adapters.parquet.row_groups import RowGroup, marked_groups, work_on_group, work_on_rows
 from pulsar_sidecar.bootstrap import audit_run
 from pulsar_sidecar.bootstrap.audit_run import perform_audit
 from pulsar_sidecar.features.audit.requests import AuditRequest
 from pulsar_sidecar.features.audit.results.summaries import AuditSummary
-from pulsar_sidecar.features.audit.results.tables import LEDGERS, Table, schemas_of
 
 from tests.made_audits import comparable
 from tests.made_clusters import MadeUpCluster
@@ -78,39 +73,3 @@ def test_an_audit_is_the_same_by_processes_by_threads_and_by_the_exact_decoder(
     assert audited("exact", exact=True) == alone
     monkeypatch.setattr(audit_run, "_WORTH_WORKERS_ROWS", 0)
     assert audited("together") == alone
-
-
-# --- how tables are written ----------------------------------------------------------------------------------------
-
-
-def test_numbers_are_encoded_by_their_differences(tmp_path: Path) -> None:
-    rows = pa.RecordBatch.from_pylist([{"ledger_id": number, "version": 0} for number in range(10_000)], schema=LEDGERS)
-    with parquet_output(tmp_path / "made", schemas_of(Table.LEDGERS)) as output:
-        output.write(Table.LEDGERS, rows)
-        output.close_tables()
-        output.finish("manifest.json", {})
-    (path,) = (tmp_path / "made").rglob("*.parquet")
-    metadata = pq.ParquetFile(path).metadata.row_group(0)
-    sizes = {metadata.column(number).path_in_schema: metadata.column(number) for number in range(metadata.num_columns)}
-    assert "DELTA_BINARY_PACKED" in sizes["ledger_id"].encodings
-    assert pq.read_table(path).column("ledger_id").to_pylist() == list(range(10_000))
-
-
-def test_rows_are_processed_only_after_the_processes_start() -> None:
-    begin = (
-        "import sys, pulsar_sidecar.bootstrap.audit_run; sys.exit('pyarrow' in sys.modules or 'numpy' in sys.modules)"
-    )
-    subprocess.run(
-        [sys.executable, "-c", begin], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    )
-
-
-def test_a_process_has_imported_what_works_on_rows_and_nothing_that_draws_reports(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    with audit_run._workers(worth_it=True) as (processes, _):
-        (loaded,) = processes(eval, ["set(__import__('sys').modules)"])
-    engine = "pulsar_sidecar.features.audit.engine"
-    assert {"pulsar_sidecar.adapters.parquet.row_groups", f"{engine}.decoding", f"{engine}.judging"} <= loaded
-    assert not loaded & {"jinja2", "prometheus_client", "pyarrow.dataset", "pulsar_sidecar.adapters.parquet.inputs"}

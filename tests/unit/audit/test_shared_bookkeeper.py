@@ -22,8 +22,7 @@ NESTED = "/pulsar-b/managed-ledgers"
 def cluster() -> AuditedCluster:
     """Another cluster has a topic of the same name, as with geo-replication; its references are elsewhere."""
     cluster = full_cluster()
-    living = [cluster.ledger(ledger_id) for ledger_id in range(300, 500)]
-    cluster.nodes["/managed-ledgers/t/n/persistent/living"] = managed_ledger_bytes(living)
+    cluster.living(range(300, 500))
     for ledger_id in OTHERS[:-2]:
         cluster.ledger(ledger_id, data_custom_metadata(MANAGED_LEDGER))
     cluster.ledger(OTHERS[-2], data_custom_metadata(MANAGED_LEDGER), state=LedgerState.OPEN)

@@ -107,7 +107,9 @@ def test_orphans_of_unknown_size_are_counted_as_such(auditor: Auditor, cluster: 
     cluster.ledger(50, gone, state=LedgerState.OPEN)
     cluster.ledger(51, gone, length_bytes=7)
     cluster.ledger(52, {}, state=LedgerState.OPEN)
-    summary = auditor.twice(cluster).summary
+    found = auditor.twice(cluster)
+    summary = found.summary
+    assert (found.orphans[50]["state"], found.orphans[50]["length_bytes"]) == ("OPEN", None)
     assert summary.orphans["condemned"] == Count(2, 7, 1)
     assert summary.plan is not None
     assert summary.plan.ledgers == Count(2, 7, 1)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 from pulsar_sidecar.features.audit.results.summaries import AuditSummary
-from pulsar_sidecar.features.audit.results.tables import Table
 from pulsar_sidecar.reports.documents import SUMMARY_NAME
 
-from tests.unit.audit.findings import (
-    count_of,
-    missing_table,
-    offloaded_table,
-    orphan_table,
-    summary,
-    unattributed_table,
-    usage_table,
-)
-
-Rows = Sequence[dict[str, Any]]
+from tests.unit.audit.findings import Rows, audit_tables, count_of, summary
 
 
 def write_audit(
@@ -37,23 +25,9 @@ def write_audit(
     **changed: Any,
 ) -> AuditSummary:
     """Write an audit with these rows, and a summary that fits them unless changed."""
-    written = summary(
-        orphans,
-        **{
-            "missing": len(missing),
-            "unattributed": count_of(unattributed),
-            **changed,
-        },
-    )
-    tables = {
-        Table.ORPHAN_LEDGERS: orphan_table(orphans),
-        Table.MISSING_LEDGERS: missing_table(missing),
-        Table.UNATTRIBUTED_LEDGERS: unattributed_table(unattributed),
-        Table.LEDGER_USAGE: usage_table(usage),
-        Table.OFFLOADED_LEDGERS: offloaded_table(offloaded),
-    }
+    written = summary(orphans, **{"missing": len(missing), "unattributed": count_of(unattributed), **changed})
     files: dict[str, str] = {}
-    for table, rows in tables.items():
+    for table, rows in audit_tables(orphans, missing, unattributed, usage, offloaded).items():
         files |= _write_parts(directory, f"{table.value}/audit_id={written.audit_id}", rows, rows_per_file)
     written = replace(written, files=files)
     (directory / SUMMARY_NAME).write_text(json.dumps(written.document()))

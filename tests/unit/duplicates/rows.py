@@ -43,3 +43,10 @@ class Log:
         )
         self.rows.append(row)
         return row
+
+
+def log_of(*sequence_ids: int) -> list[MessageRow]:
+    log = Log()
+    for sequence_id in sequence_ids:
+        log.add(sequence_id)
+    return log.rows

@@ -24,7 +24,7 @@ from tests.fakes.deduplication_policies import put_topic
 from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.stored_batches import stored_batch, stored_message
 from tests.fakes.stored_topics import StoredTopic
-from tests.unit.duplicates.rows import Log
+from tests.unit.duplicates.rows import Log, log_of
 
 TOPIC = parse_topic_name("persistent://public/default/orders")
 Streamed = Sequence[MessageRow] | UnseenEntries
@@ -51,10 +51,7 @@ def unseen(cause: UnseenCause = UnseenCause.OFFLOADED) -> UnseenEntries:
 
 
 def rows(*ids: int) -> list[Streamed]:
-    log = Log()
-    for sequence_id in ids:
-        log.add(sequence_id)
-    return [[row] for row in log.rows]
+    return [[row] for row in log_of(*ids)]
 
 
 def verified(*readings: Sequence[Streamed]) -> VerifiedTopic:

@@ -22,7 +22,7 @@ from pulsar_sidecar.model.ledgers import UnseenCause, UnseenEntries
 from pulsar_sidecar.reports.documents import EXIT_CLEAN, EXIT_ERROR
 
 from tests.fakes.message_extracts import MemoryExtract, MemoryOutput, MemoryOutputs, MemoryScratch
-from tests.unit.duplicates.rows import Log
+from tests.unit.duplicates.rows import Log, log_of
 
 TOPICS = tuple(f"persistent://public/default/{name}" for name in ("a", "b-partition-0"))
 Tables = Mapping[str, list[dict[str, Any]]]
@@ -107,7 +107,7 @@ _ROWS = st.tuples(
 )
 
 
-def log_of(rows: Sequence[tuple[Any, ...]]) -> list[MessageRow]:
+def drawn(rows: Sequence[tuple[Any, ...]]) -> list[MessageRow]:
     log = Log()
     for sequence_id, payload, producer, replicated_from, kind, state, (chunk_id, chunks), batch_index in rows:
         log.add(
@@ -133,7 +133,7 @@ def log_of(rows: Sequence[tuple[Any, ...]]) -> list[MessageRow]:
 def test_the_engine_finds_the_same_as_the_rules(
     first: list[tuple[Any, ...]], second: list[tuple[Any, ...]], rows_of_a_group: int, limits: tuple[int, int]
 ) -> None:
-    topics = {topic: log_of(rows) for topic, rows in zip(TOPICS, (first, second), strict=True)}
+    topics = {topic: drawn(rows) for topic, rows in zip(TOPICS, (first, second), strict=True)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedded, "_SUSPECTS_OF_A_PART", limits[0])
         patch.setattr(embedded, "_MOST_IDS_HELD", limits[1])
@@ -162,19 +162,14 @@ def test_however_many_suspects_there_are_few_files_are_open(monkeypatch: pytest.
         add(scratch, name, rows)
 
     monkeypatch.setattr(MemoryScratch, "add", noted)
-    log = Log()
-    for number in range(100):
-        log.add(number % 50)
-    summary, _ = looked_through(MemoryExtract({TOPICS[0]: log.rows}))
+    rows = log_of(*(number % 50 for number in range(100)))
+    summary, _ = looked_through(MemoryExtract({TOPICS[0]: rows}))
     assert summary.result is TopicResult.FINDINGS
     assert names == {f"{name}-{part}" for name in ("suspects", "stored") for part in range(3)}
 
 
 def rising(count: int) -> list[MessageRow]:
-    log = Log()
-    for number in range(count):
-        log.add(number)
-    return log.rows
+    return log_of(*range(count))
 
 
 def unseen(cause: UnseenCause) -> UnseenEntries:

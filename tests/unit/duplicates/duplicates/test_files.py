@@ -1,6 +1,5 @@
 """Extracts as files: what is not whole is refused, and nothing but the finished directory is left behind."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,19 +14,12 @@ from pulsar_sidecar.reports.documents import MANIFEST_NAME, OWNERS_DIRECTORY, OW
 
 from tests.fakes.message_extracts import write_extract
 from tests.unit.duplicates.duplicates.test_embedded import TOPICS, by_the_rules, ordered, rising
-from tests.unit.duplicates.rows import Log
-
-
-def resent() -> Log:
-    log = Log()
-    for sequence_id in (*range(20), *range(10, 15), 3, 20):
-        log.add(sequence_id)
-    return log
+from tests.unit.duplicates.rows import log_of
 
 
 def test_tables_are_written_for_their_owner_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "_SUSPECTS_OF_A_PART", 2)  # so that suspects lie in several files meanwhile
-    topics = {TOPICS[0]: resent().rows, TOPICS[1]: rising(9)}
+    topics = {TOPICS[0]: log_of(*range(20), *range(10, 15), 3, 20), TOPICS[1]: rising(9)}
     extract, lines = write_extract(tmp_path / "extract", topics), list[str]()
     concluded = look_for_duplicates(DuplicatesRequest(extract, tmp_path / "found"), lines.append)
     assert concluded.exit_code == 2
@@ -47,39 +39,25 @@ def test_tables_are_written_for_their_owner_only(tmp_path: Path, monkeypatch: py
     assert rights == {OWNERS_DIRECTORY, OWNERS_FILE}
 
 
-def without_a_file(extract: Path) -> None:
-    (extract / "messages" / "part-00001.parquet").unlink()
-
-
-def with_another_file(extract: Path) -> None:
-    (extract / "messages" / "part-00009.parquet").write_bytes(b"")
-
-
-def with_a_damaged_file(extract: Path) -> None:
-    path = extract / "messages" / "part-00000.parquet"
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
-
-
-def unfinished(extract: Path) -> None:
-    document = json.loads((extract / MANIFEST_NAME).read_text())
-    (extract / MANIFEST_NAME).write_text(json.dumps({**document, "complete": False}))
-
-
-def without_a_manifest(extract: Path) -> None:
-    (extract / MANIFEST_NAME).unlink()
+def changed(file: str, change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    return lambda extract: (extract / file).write_bytes(change((extract / file).read_bytes()))
 
 
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (without_a_file, "does not contain exactly the files"),
-        (with_another_file, "does not contain exactly the files"),
-        (with_a_damaged_file, "does not match its SHA-256"),
-        (unfinished, "is not the manifest of a complete extract"),
-        (without_a_manifest, "has no readable manifest.json"),
+        (lambda extract: (extract / "messages/part-00001.parquet").unlink(), "does not contain exactly the files"),
+        (lambda extract: (extract / "messages/part-00009.parquet").touch(), "does not contain exactly the files"),
+        (changed("messages/part-00000.parquet", lambda data: data[:-1] + b"x"), "does not match its SHA-256"),
+        (
+            changed(MANIFEST_NAME, lambda data: data.replace(b"true", b"false")),
+            "not the manifest of a complete extract",
+        ),
+        (lambda extract: (extract / MANIFEST_NAME).unlink(), "has no readable manifest.json"),
     ],
+    ids=["without a file", "with another file", "damaged", "unfinished", "without a manifest"],
 )
-def test_an_incomplete_extract_is_refused(tmp_path: Path, spoil: Callable[[Path], None], reason: str) -> None:
+def test_an_incomplete_extract_is_refused(tmp_path: Path, spoil: Callable[[Path], object], reason: str) -> None:
     extract = write_extract(tmp_path / "extract", {TOPICS[0]: rising(20)})
     spoil(extract)
     with pytest.raises(InvalidInputError, match=reason):
