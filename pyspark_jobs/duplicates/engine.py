@@ -11,7 +11,6 @@ from functools import reduce
 from typing import Final
 
 import numpy as np
-from pulsar_sidecar.features.duplicates.extract_schema import LEDGERS, UNSEEN
 from pulsar_sidecar.features.duplicates.extracts.judging import (
     COUNTED_AS,
     KINDS,
@@ -31,11 +30,13 @@ from pulsar_sidecar.features.duplicates.extracts.running import (
 )
 from pulsar_sidecar.features.duplicates.extracts.tables import (
     FINDINGS,
+    LEDGERS,
     PRODUCERS,
     SUMMARIES,
     SUSPECTS,
     TOPIC_PARTS,
     TOPICS,
+    UNSEEN,
 )
 from pulsar_sidecar.features.duplicates.manifests import ExtractManifest
 from pulsar_sidecar.features.duplicates.verify import TopicResult
@@ -158,7 +159,6 @@ def _carried(summaries: DataFrame) -> DataFrame:
 
 
 def _out_of_order(parts: DataFrame) -> DataFrame:
-    """Return topics out of order, like `judging.out_of_order`."""
     first, last = (F.struct(*(F.col(f"{end}_{name}").alias(name) for name in PLACE)) for end in ("first", "last"))
     before = F.lag(last).over(Window.partitionBy("topic").orderBy("row_group"))
     checked = parts.withColumn("is_behind", before.isNull() | (first > before))
@@ -166,7 +166,6 @@ def _out_of_order(parts: DataFrame) -> DataFrame:
 
 
 def _producers(summaries: DataFrame, suspects: DataFrame, findings: DataFrame) -> DataFrame:
-    """Return `tables.PRODUCERS`."""
     kinds = {
         name: F.when(F.col("finding") == kind.value, 1).otherwise(0)
         for name, kind in zip(COUNTED_AS, KINDS, strict=True)
@@ -197,7 +196,7 @@ def _topic_sums(table: DataFrame, **sums: Column) -> DataFrame:
 
 
 def _held_ids(suspects: DataFrame) -> Numbers | None:
-    """Return the fingerprints of all suspects, ascending; None if there are too many to hold."""
+    """Return all fingerprints, ascending; None if there are too many to hold."""
     if suspects.count() > _MOST_IDS_HELD:
         return None
     found: Numbers = np.unique(suspects.select("fingerprint").toArrow().column(0).to_numpy())

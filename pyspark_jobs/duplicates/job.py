@@ -34,11 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(spark: SparkSession, extract: str, output: str) -> DuplicatesSummary:
-    """Find the duplicates in an extract.
-
-    Raises:
-        InvalidInputError: the extract is incomplete; nothing is left behind.
-    """
+    """Find the duplicates in an extract. `InvalidInputError`: the extract is incomplete; nothing is left behind."""
     with Directory(spark, output).making() as unfinished:
         place = Directory(spark, extract)
         manifest = parse_manifest(place.read_document(MANIFEST_NAME))
@@ -51,7 +47,6 @@ def run(spark: SparkSession, extract: str, output: str) -> DuplicatesSummary:
 
 
 def _set_partitions(spark: SparkSession, manifest: ExtractManifest) -> None:
-    """Set the partitions after a shuffle by the number of messages, as if all were suspects."""
     wanted = max(manifest.messages // _ROWS_OF_A_PARTITION, min(spark.sparkContext.defaultParallelism, 2))
     set_where_not_submitted(spark, {"spark.sql.shuffle.partitions": str(wanted)})
 

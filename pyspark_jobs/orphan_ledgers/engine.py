@@ -91,15 +91,12 @@ class Inputs:
         return LEDGERS_LEFT_OUT not in self.dump_manifest.left_out
 
     def nodes(self, columns: Sequence[str], *subtrees: Subtree) -> Rows:
-        """Return nodes of some subtrees."""
         return self._dumped(NODES, columns, *(f"{Table.NODES.value}/subtree={each.value}/" for each in subtrees))
 
     def table(self, table: Table, schema: pa.Schema) -> Rows:
-        """Return one of the dump's small tables."""
         return self._dumped(schema, schema.names, f"{table.value}/")
 
     def ledgers(self, columns: Sequence[str]) -> Rows:
-        """Return the listing."""
         names = [file.path for file in self.listing_manifest.files]
         return Rows(self.spark, self.listing, names, LEDGERS, columns)
 
@@ -127,7 +124,6 @@ class SparkTables:
 
     @property
     def usage(self) -> DataFrame:
-        """Usage, ordered within each share."""
         return mapped(self.usage_shares, LEDGER_USAGE, unpacked)
 
 
@@ -166,7 +162,7 @@ class SparkEngine:
         reported = first_pass.Reported(facts)
         gone = self._missing_ids(sets, counts["missing_ledgers"], reported)
         dangling = self._keep(self._missing(facts, gone))
-        # As `audit.engine.usage.not_younger`: what is younger was made while the inputs were taken.
+        # What is younger was made while the inputs were taken (`audit.engine.usage`).
         missing = dangling.where(F.col("ledger_id") <= counts["newest"])
         candidates = counts["candidate_ledgers"]
         few = candidates + reported.references() <= _MOST_BROADCAST_IDS
@@ -238,14 +234,12 @@ class SparkEngine:
         return suspects.without([batch for look in looks for batch in self._present(*look)])
 
     def _present(self, subtree: Subtree, wanted: pa.Array) -> list[pa.RecordBatch]:
-        """Return the nodes of the dump at these paths."""
         if not len(wanted):
             return []
         found = self._inputs.nodes(["path", "unreadable"], subtree).mapped(PRESENT, tasks.find_paths, wanted)
         return list(found.distinct().toArrow().to_batches())
 
     def _keep(self, frame: DataFrame) -> DataFrame:
-        """Keep a frame on disk for repeated use."""
         self.kept.callback(frame.persist(StorageLevel.DISK_ONLY).unpersist)
         return frame
 
@@ -268,7 +262,6 @@ class SparkEngine:
     def _write_orphans(
         self, findings: AuditFindings[SparkTables], audit_id: str, deletable: Count, failed_guards: str
     ) -> DataFrame:
-        """Write the orphans and return them."""
         rows = findings.tables.orphans
         if failed_guards:
             rows = mapped(rows, ORPHAN_LEDGERS, tasks.withhold, failed_guards)
@@ -341,7 +334,6 @@ class SparkEngine:
         return without_unread(found, reported.unread_directories(), self._root)
 
     def _wanted_ledgers(self, compared: DataFrame, facts: DataFrame, few: bool) -> DataFrame:
-        """Return `tasks.READ_LEDGERS` of the candidates and of the ledgers that single references name."""
         candidates = compared.where(F.length("candidates") > 1)
         named = _packed(facts, first_pass.SINGLE_IDS)
         if self._inputs.own_ledgers:
@@ -408,32 +400,28 @@ def compared(facts: DataFrame, own_ledgers: bool) -> DataFrame:
 
 
 def _ids_of(sets: DataFrame, column: str) -> Numbers:
-    """Return the ids of all ranges, which the caller knows to be few."""
     rows = sets.select("part", column).collect()
     return np.concatenate([NO_IDS, *(union(row[0], [bytes(row[1])]) for row in rows)])
 
 
 def _packed(facts: DataFrame, *tags: str) -> DataFrame:
-    """Return the sets of ids, or the shares, of some tags."""
     return facts.where(F.col("tag").isin(*tags)).select("tag", "part", "content")
 
 
 def _drop_replaced(singles: DataFrame) -> DataFrame:
-    """Filter references like `audit.engine.usage.without_replaced`."""
+    """Like `audit.engine.usage.without_replaced`."""
     is_compacted = F.col("kind") == LedgerKind.COMPACTED.value
     youngest = singles.where(is_compacted).groupBy("path").agg(F.max("ledger_id").alias("youngest"))
     return singles.join(youngest, "path", "left").where(~is_compacted | (F.col("ledger_id") == F.col("youngest")))
 
 
 def _newest(ledgers: DataFrame) -> DataFrame:
-    """Return each ledger once, the newer one if it was deleted and recreated meanwhile."""
     order = (F.coalesce(name, F.lit(0)).desc() for name in ("czxid", "mzxid"))
     newest = F.row_number().over(Window.partitionBy("ledger_id").orderBy(*order))
     return ledgers.withColumn("newest", newest).where("newest = 1").drop("newest", "part", "content")
 
 
 def _compared_counts(compared: DataFrame) -> dict[str, int]:
-    """Return the sums over all ranges of `tasks.COMPARED`."""
     names = ("listed", "in_dump", "referenced", "candidate_ledgers", "missing_ledgers")
     row = compared.agg(*(F.sum(name).alias(name) for name in names), F.max("newest").alias("newest")).first()
     assert row is not None
@@ -441,7 +429,7 @@ def _compared_counts(compared: DataFrame) -> dict[str, int]:
 
 
 def _usage_counts(usage: DataFrame) -> dict[str, dict[str, Count]]:
-    """Return the sums of `tasks.USAGE_SHARES` by kind and by tenant; the empty string stands for none."""
+    """Return sums by kind and by tenant; the empty string stands for none."""
     counted = mapped(usage, tasks.USAGE_COUNTS, tasks.count_usage).groupBy("column", "value")
     found: dict[str, dict[str, Count]] = {name: {} for name in tasks.COUNTED_USAGE}
     for row in counted.agg(*(F.sum(name).alias(name) for name in tasks.SUMS)).collect():
@@ -473,7 +461,6 @@ def _judged_counts(judged: DataFrame, columns: Sequence[str]) -> dict[str, dict[
 
 
 def _plan(orphans: DataFrame, deletable: Count, copies: pa.Table, audit_id: str, instance_id: str) -> PlanSummary:
-    """Return the plan of numbered orphans, whose blocks the workers hash, and of copies."""
     digests: list[bytes] = []
     if deletable.ledgers:
         blocks = orphans.where("row is not null").withColumn("part", F.floor(F.col("row") / PLAN_BLOCK_ROWS))
@@ -501,7 +488,6 @@ def _report_rows(findings: AuditFindings[SparkTables], orphans: DataFrame, copie
 
 
 def _numbers_at_starts(ordered: DataFrame) -> dict[int, int]:
-    """Return the number of the first deletable row of each Spark partition."""
     deletable = ordered.where(F.col("standing") == OrphanStatus.DELETABLE.value)
     counted = deletable.groupBy(F.spark_partition_id().alias("part")).count().collect()
     first = 0

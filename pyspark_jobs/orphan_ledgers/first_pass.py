@@ -81,7 +81,6 @@ def _reporting(
 
 @_reporting
 def decode_nodes(batch: pa.RecordBatch, sets: IdSets, columns: ColumnReader, shares: int) -> Iterator[pa.RecordBatch]:
-    """Map nodes of managed ledgers and schemas to `FACTS`."""
     part = decode_part(columns, batch)
     sets.add(part.ids, IDS)
     yield _topic_facts(USAGE, part.usage, shares)
@@ -97,7 +96,6 @@ def decode_nodes(batch: pa.RecordBatch, sets: IdSets, columns: ColumnReader, sha
 
 @_reporting
 def decode_admin_nodes(batch: pa.RecordBatch, _: IdSets) -> Iterator[pa.RecordBatch]:
-    """Map nodes below ``/admin`` to `FACTS`."""
     found = admin_facts(batch)
     yield _facts({"tag": TENANT, "path": tenant} for tenant in found.tenants)
     yield _facts(_shadow_facts(found.shadows))
@@ -110,19 +108,16 @@ def decode_admin_nodes(batch: pa.RecordBatch, _: IdSets) -> Iterator[pa.RecordBa
 
 @_reporting
 def report_marks(batch: pa.RecordBatch, _: IdSets) -> Iterator[pa.RecordBatch]:
-    """Map BookKeeper's own nodes to `FACTS`."""
     yield _facts({"tag": MARK, "path": path} for path in under_replication_marks(batch))
 
 
 @_reporting
 def report_unknown_nodes(batch: pa.RecordBatch, _: IdSets, foreign: Collection[str]) -> Iterator[pa.RecordBatch]:
-    """Map nodes of no known subtree to `FACTS`."""
     yield _facts(_unreadable_facts(unknown_subtrees(batch, foreign)))
 
 
 @_reporting
 def decode_readings(batch: pa.RecordBatch, sets: IdSets, shares: int) -> Iterator[pa.RecordBatch]:
-    """Map readings of compaction cursors' ledgers to `FACTS`."""
     rows = batch.to_pylist()
     references, unreadable_nodes = decode_cursor_ledgers(rows)
     yield _single_facts(OTHER, singles_batch(references), sets, shares)
@@ -132,7 +127,6 @@ def decode_readings(batch: pa.RecordBatch, sets: IdSets, shares: int) -> Iterato
 
 @_reporting
 def decode_segments(batch: pa.RecordBatch, sets: IdSets, shares: int) -> Iterator[pa.RecordBatch]:
-    """Map DistributedLog's records to `FACTS`."""
     references, unread = decode_log_segments(batch.to_pylist())
     yield _single_facts(OTHER, singles_batch(references), sets, shares)
     yield _facts([{"tag": UNREAD, "ledgers": unread}] if unread else [])
@@ -140,14 +134,12 @@ def decode_segments(batch: pa.RecordBatch, sets: IdSets, shares: int) -> Iterato
 
 @_reporting
 def collect_listed(batch: pa.RecordBatch, sets: IdSets, tag: str) -> Iterable[pa.RecordBatch]:
-    """Collect the listing's ids."""
     sets.add(batch.column(0).to_numpy(), tag)
     return ()
 
 
 @_reporting
 def collect_objects(batch: pa.RecordBatch, _: IdSets) -> Iterator[pa.RecordBatch]:
-    """Map the objects of tiered storage to `FACTS`."""
     yield _range_facts(OBJECTS, batch)
 
 
@@ -171,7 +163,7 @@ def _id_facts(sets: IdSets, *, only_full: bool) -> pa.RecordBatch:
 
 
 def _range_facts(tag: str, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows of ledgers, packed by the ranges of sets of ids; rows without a ledger are in the first range."""
+    """Pack rows by the ranges of sets of ids; rows without a ledger are in the first range."""
     packed = pack_shares(rows, ranges_of_ledgers(rows.column("ledger_id").fill_null(0).to_numpy()))
     return _facts({"tag": tag, "part": number, "content": content} for number, content in packed)
 
@@ -238,7 +230,6 @@ class Reported:
         return [Shadow(topic, source) for topic, source in named if topic is not None]
 
     def retentions(self) -> dict[str, str]:
-        """Return the retentions found, by path."""
         return {row["path"]: row["reason"] for row in self._rows_tagged(RETENTION)}
 
     def offload_lags_ms(self) -> dict[str, int | None]:
@@ -255,9 +246,7 @@ class Reported:
         return sum(row["ledgers"] for row in self._rows_tagged(*REFERENCES))
 
     def log_segments_unread(self) -> int:
-        """Return the number of DistributedLog's records that name no ledger."""
         return sum(row["ledgers"] or 0 for row in self._rows_tagged(UNREAD) if row["path"] is None)
 
     def unread_directories(self) -> list[str]:
-        """Return the directories of ledgers that could not be read."""
         return [row["path"] for row in self._rows_tagged(UNREAD) if row["path"] is not None]

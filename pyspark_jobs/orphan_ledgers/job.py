@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _set_partitions(spark: SparkSession, *manifests: Manifest) -> None:
-    """Set the partitions after a shuffle by the size of the inputs, because each costs a start of Python."""
+    """Set the partitions after a shuffle by the size of the inputs: each costs a start of Python."""
     rows = sum(file.rows for manifest in manifests for file in manifest.files)
     wanted = max(1, min(spark.sparkContext.defaultParallelism, rows // _FEW_ROWS), rows // _ROWS_OF_A_PARTITION)
     set_where_not_submitted(spark, {"spark.sql.shuffle.partitions": str(wanted)})
@@ -78,11 +78,7 @@ def run(
     exact: bool = False,
     offloaded: str | None = None,
 ) -> AuditSummary:
-    """Run the audit.
-
-    Raises:
-        InvalidInputError: these inputs cannot be audited; nothing is left behind.
-    """
+    """Run the audit. `InvalidInputError`: these inputs cannot be audited; nothing is left behind."""
     with Directory(spark, output).making() as unfinished:
         inputs, opened, earlier = _opened(spark, dump, listing, previous, offloaded)
         engine = SparkEngine(unfinished, inputs, policy, earlier.orphans, ColumnReader(exact), earlier.copies)
@@ -125,7 +121,6 @@ def _opened(
 
 
 def _manifest(directory: Directory, kind: InputKind) -> Manifest:
-    """Return the manifest of a dump or a listing, after a comparison of every file with it."""
     manifest = parse_manifest(directory.read_document(MANIFEST_NAME))
     if manifest.kind is not kind:
         raise InvalidInputError(f"{directory.place} is a {manifest.kind.value}, not a {kind.value}")

@@ -156,7 +156,7 @@ def choose_ledgers(
 
 
 def _listed(columns: ColumnReader, batch: pa.RecordBatch, root: str) -> pa.RecordBatch:
-    """Return rows of a listing, converted from nodes of ledgers if necessary."""
+    """Convert nodes of ledgers, if they are not rows of a listing already."""
     if "path" not in batch.schema.names:
         return batch
     rows = batch.select(["value", *WRITES]).columns
@@ -166,7 +166,6 @@ def _listed(columns: ColumnReader, batch: pa.RecordBatch, root: str) -> pa.Recor
 def _read(
     columns: ColumnReader, listed: pa.RecordBatch, are_candidates: Mask, are_named: Mask, shares: int
 ) -> pa.RecordBatch:
-    """Return `READ_LEDGERS` of some rows of a listing."""
     sizes = sizes_of(columns, listed.filter(pa.array(are_named)))
     packed = pack_shares(sizes, shares_of_ledgers(sizes.column("ledger_id").to_numpy(), shares))
     candidates = listed.filter(pa.array(are_candidates)).select(LISTED.names).to_pylist()

@@ -33,7 +33,6 @@ class Directory:
     """Path on any of Hadoop's file systems; an unfinished one is renamed in the end."""
 
     def __init__(self, spark: SparkSession, place: str, target: "Directory | None" = None) -> None:
-        """Initialise; an unfinished directory becomes ``target`` in the end."""
         self.place = place.rstrip("/") or "/"
         self._spark = spark
         self._target = target
@@ -43,7 +42,6 @@ class Directory:
         self._root = self._system.makeQualified(path)
 
     def below(self, name: str) -> str:
-        """Return the path of an entry."""
         return f"{self.place}/{name}"
 
     def on_disk(self) -> str | None:
@@ -56,10 +54,7 @@ class Directory:
         """Yield an unfinished directory beside this one, with a dot in front, which `finish` renames to this one.
 
         Only its owner may read it, whatever the umask (object stores have no such rights). Without `finish` nothing is
-        left behind.
-
-        Raises:
-            InvalidInputError: this directory exists, or its parent does not.
+        left behind. `InvalidInputError`: this directory exists, or its parent does not.
         """
         if self._system.exists(self._root):
             raise InvalidInputError(f"{self.place} exists already; nothing is overwritten, name another directory")
@@ -96,11 +91,7 @@ class Directory:
         return self._jvm.org.apache.hadoop.fs.permission.FsPermission(f"{mode:o}")
 
     def read_document(self, name: str) -> Any:
-        """Return the contents of a small JSON file.
-
-        Raises:
-            InvalidInputError: the file is missing or cannot be read.
-        """
+        """Return the contents of a small JSON file. `InvalidInputError`: it is missing or cannot be read."""
         try:
             with closing(self._system.open(self._path(name))) as stream:
                 return json.loads(bytes(stream.readAllBytes()))
@@ -147,11 +138,7 @@ class Directory:
 
 
 def demand_files(directory: Directory, wanted: Mapping[str, str]) -> None:
-    """Demand that a directory has exactly these Parquet files with these digests.
-
-    Raises:
-        InvalidInputError: a file is missing, damaged or unexpected.
-    """
+    """Refuse, as `InvalidInputError`, a directory that has not exactly these Parquet files with these digests."""
     if directory.tables() != set(wanted):
         raise InvalidInputError(f"{directory.place} does not contain exactly the files that it names; make it again")
     for name, sha256 in directory.digests(sorted(wanted)).items():
@@ -199,7 +186,6 @@ def numbers_of(spark: SparkSession, groups: Sequence[tuple[str, int]]) -> DataFr
 
 
 def _read(numbers: Batches, groups: Sequence[tuple[str, int]], columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the row groups with these numbers."""
     for batch in numbers:
         for number in batch.column(0).to_pylist():
             path, group = groups[number]

@@ -51,11 +51,7 @@ def run_job(name: str, work: Callable[[SparkSession], tuple[str, int]]) -> int:
 
 
 def check_spark_version(version: str) -> None:
-    """Demand a tested version of Spark; 3.5, for example, lacks ``GroupedData.applyInArrow``.
-
-    Raises:
-        InvalidInputError: the version is not one of `SUPPORTED_VERSIONS`.
-    """
+    """Refuse an untested version (`InvalidInputError`); 3.5, for example, lacks ``GroupedData.applyInArrow``."""
     if ".".join(version.split(".")[:2]) not in SUPPORTED_VERSIONS:
         raise InvalidInputError(
             f"Spark {version} is not supported; use {', '.join(SUPPORTED_VERSIONS)}, "

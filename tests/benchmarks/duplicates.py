@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pulsar_sidecar.adapters.parquet.output import parquet_output
-from pulsar_sidecar.features.duplicates.extract_schema import LEDGERS, MESSAGES, TABLES
 from pulsar_sidecar.features.duplicates.extracts.row_groups import Mask, Numbers, TopicProducer, fingerprints
+from pulsar_sidecar.features.duplicates.extracts.tables import LEDGERS, MESSAGES, TABLES
 from pulsar_sidecar.features.duplicates.manifests import ExtractManifest
 from pulsar_sidecar.features.duplicates.rows import NOT_CHUNKED
 from pulsar_sidecar.reports.documents import MANIFEST_NAME

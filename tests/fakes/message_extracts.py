@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pulsar_sidecar.features.duplicates.extract_schema import LEDGERS, MESSAGES, TABLES, UNSEEN
+from pulsar_sidecar.features.duplicates.extracts.tables import LEDGERS, MESSAGES, TABLES, UNSEEN
 from pulsar_sidecar.features.duplicates.manifests import ExtractManifest, UnseenCount
 from pulsar_sidecar.features.duplicates.rows import MessageRow
 from pulsar_sidecar.model.ledgers import UnseenCause, UnseenEntries

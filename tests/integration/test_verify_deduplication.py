@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import requests
 from pulsar_sidecar.bootstrap.stored_messages import verify_stored
-from pulsar_sidecar.features.duplicates.extract_schema import MESSAGES
+from pulsar_sidecar.features.duplicates.extracts.tables import MESSAGES
 from pulsar_sidecar.features.duplicates.findings import Producer
 from pulsar_sidecar.features.duplicates.requests import StoredMessagesRequest, VerifyRequest
 from pulsar_sidecar.features.duplicates.rows import FindingKind, MessageKind

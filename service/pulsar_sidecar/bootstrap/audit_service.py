@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 
 
 class AuditReviews:
-    """`audit.service.AuditReview` over the audits below a directory."""
+    """`audit.http.AuditReview` over the audits below a directory."""
 
     def __init__(self, directory: Path, sending: "PlanSending", *, deletes: bool) -> None:
         """Initialise; ``deletes`` is True if this sidecar deletes ledgers, and so accepts plans."""

@@ -100,13 +100,16 @@ def owner_of(row: Row) -> str:
 
 def bars_of(counts: Mapping[str, Counted], by: str) -> list[PlotItem]:
     """Return bars of the largest counts by ``ledgers`` or ``bytes`` and of the rest; the empty name is `NO_TENANT`."""
+    shown = largest(counts, _BARS, by).items()
+    return [PlotItem(name or NO_TENANT, getattr(count, by) or 0, _bar_text(count)) for name, count in shown]
+
+
+def largest(counts: Mapping[str, Counted], most: int, by: str) -> dict[str, Counted]:
+    """Return at most ``most`` of the largest counts by ``ledgers`` or ``bytes``, and one for all others."""
     value: Callable[[Counted], int | None] = attrgetter(by)
     ordered = sorted(counts.items(), key=lambda item: (-(value(item[1]) or 0), item[0]))
-    others = [count for _, count in ordered[_BARS:]]
-    shown = [(name or NO_TENANT, count) for name, count in ordered[:_BARS]]
-    if others:
-        shown.append((format_count(len(others), "other"), _sum_of(others)))
-    return [PlotItem(name, value(count) or 0, _bar_text(count)) for name, count in shown]
+    others = [count for _, count in ordered[most:]]
+    return dict(ordered[:most]) | ({format_count(len(others), "other"): _sum_of(others)} if others else {})
 
 
 def ages_of(counts: Mapping[str, Counted]) -> list[PlotItem]:

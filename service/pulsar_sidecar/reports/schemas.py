@@ -1,11 +1,14 @@
-"""Arrow schemas, written as SQL declares columns."""
+"""Arrow schemas, written as SQL declares columns; a ``name`` is a string of few values."""
 
 import pyarrow as pa
 
 _TYPES = {
     "string": pa.string(),
+    "name": pa.dictionary(pa.int32(), pa.string()),
     "binary": pa.binary(),
     "bigint": pa.int64(),
+    "integer": pa.int32(),
+    "tinyint": pa.int8(),
     "boolean": pa.bool_(),
     "array<string>": pa.list_(pa.string()),
 }

@@ -7,12 +7,12 @@ from xml.etree import ElementTree
 import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
-from pulsar_sidecar.features.audit.results.drilling import owners_of
 from pulsar_sidecar.features.audit.results.report import (
     REPORT_LEDGERS,
     REPORT_ROWS,
     ReportRows,
     metrics_text,
+    owners_of,
     report_html,
     report_rows_of,
     templates,

@@ -13,7 +13,7 @@ from pulsar_sidecar.adapters.parquet.directories import demand_sha256
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.adapters.pulsar_wire.message_rows import BookieTopicMessages, MessageRows
 from pulsar_sidecar.features.duplicates.extract import extract
-from pulsar_sidecar.features.duplicates.extract_schema import TABLES
+from pulsar_sidecar.features.duplicates.extracts.tables import TABLES
 from pulsar_sidecar.features.duplicates.manifests import ExtractManifest, UnseenCount, parse_manifest
 from pulsar_sidecar.features.duplicates.verify import Progress, TopicMessages
 from pulsar_sidecar.model.errors import TemporaryError

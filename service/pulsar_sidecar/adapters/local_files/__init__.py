@@ -5,7 +5,6 @@ from pathlib import Path
 
 
 def sync_directory(directory: Path) -> None:
-    """Sync the directory's entries to the disk."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

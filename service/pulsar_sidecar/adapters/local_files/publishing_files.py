@@ -24,10 +24,8 @@ _OWNERS_FILE: Final = 0o600
 def source_file(path: Path) -> Iterator[SourceFile]:
     """Open the file.
 
-    Raises:
-        InvalidInputError: there is no such file, it may not be read, or it is not a regular file: a pipe cannot be read
-            twice.
-        TemporaryError: the file could not be read.
+    `InvalidInputError`: there is no such file, it may not be read, or it is not a regular file: a pipe cannot be read
+    twice. `TemporaryError`: it could not be read.
     """
     try:
         # Checked first: opening a pipe waits until a process writes to it.

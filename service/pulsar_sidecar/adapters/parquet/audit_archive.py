@@ -35,22 +35,14 @@ class AuditArchive:
         self._known: dict[Path, tuple[tuple[int, int], ArchivedAudit | UnreadableAudit | None]] = {}
 
     def audits(self) -> tuple[list[ArchivedAudit], list[UnreadableAudit]]:
-        """Return the complete audits, newest first, and those that cannot be read.
-
-        Raises:
-            TemporaryError: the directory cannot be read.
-        """
+        """Return the complete audits, newest first, and the unreadable ones; `TemporaryError` without the directory."""
         found = [self._audit_at(path) for path in summaries_below(self._directory)]
         audits = [each for each in found if isinstance(each, ArchivedAudit)]
         audits.sort(key=lambda each: (-each.summary.store_time_ms, str(each.path)))
         return audits, [each for each in found if isinstance(each, UnreadableAudit)]
 
     def audit(self, audit_id: str) -> ArchivedAudit:
-        """Return the audit with this id.
-
-        Raises:
-            NotFoundError: there is none.
-        """
+        """Return the audit with this id. `NotFoundError`: there is none."""
         audits, unreadable = self.audits()
         for each in audits:
             if each.summary.audit_id == audit_id:

@@ -25,11 +25,7 @@ _UNKNOWN_CLUSTER: Final = ""
 
 
 def open_tables(directory: Path, kind: InputKind) -> Manifest:
-    """Return the manifest of a directory, after comparing every file with it.
-
-    Raises:
-        InvalidInputError: no such directory, another kind, or a file is missing, damaged or too many.
-    """
+    """Return a directory's manifest after comparing every file with it; `InvalidInputError` as `read_manifest`."""
     manifest = read_manifest(directory, kind)
     for file in manifest.files:
         demand_sha256(directory / file.path, file.sha256)
@@ -39,8 +35,7 @@ def open_tables(directory: Path, kind: InputKind) -> Manifest:
 def read_manifest(directory: Path, kind: InputKind) -> Manifest:
     """Return the manifest of a directory that has the files it names, without comparing them.
 
-    Raises:
-        InvalidInputError: no such directory, another kind, or a file is missing or too many.
+    `InvalidInputError`: no such directory, another kind, or a file is missing or too many.
     """
     manifest = parse_manifest(read_document(directory, MANIFEST_NAME, f"; make the {kind.value} again"))
     if manifest.kind is not kind:
@@ -50,11 +45,7 @@ def read_manifest(directory: Path, kind: InputKind) -> Manifest:
 
 
 def open_audit(directory: Path) -> AuditSummary:
-    """Return the summary of an audit, after comparing every file of its tables with it.
-
-    Raises:
-        InvalidInputError: no audit, or a file is missing, damaged or too many.
-    """
+    """Return the summary of an audit, after comparing every file with it. `InvalidInputError`: it is not whole."""
     summary = read_summary(directory)
     demand_files(directory, set(summary.files), SUMMARY_NAME)
     for name, sha256 in summary.files.items():
@@ -63,11 +54,7 @@ def open_audit(directory: Path) -> AuditSummary:
 
 
 def read_summary(directory: Path) -> AuditSummary:
-    """Return the summary alone, without reading the tables.
-
-    Raises:
-        InvalidInputError: there is none that can be read.
-    """
+    """Return the summary alone, without reading the tables. `InvalidInputError`: none can be read."""
     document = read_document(directory, SUMMARY_NAME, ": it is not an audit, or an unfinished one")
     try:
         return parse_summary(document)
@@ -79,9 +66,7 @@ def read_summary(directory: Path) -> AuditSummary:
 def hidden_beside(directory: Path, suffix: str) -> Iterator[Path]:
     """Make a hidden directory beside another, whose name ends in ``suffix``; remove it at the end with its content.
 
-    Raises:
-        InvalidInputError: the parent does not exist.
-        TemporaryError: it cannot be written.
+    `InvalidInputError`: the parent does not exist. `TemporaryError`: it cannot be written.
     """
     parent = directory.absolute().parent
     try:
@@ -101,11 +86,7 @@ def hidden_beside(directory: Path, suffix: str) -> Iterator[Path]:
 
 
 def demand_sha256(path: Path, sha256: str) -> None:
-    """Refuse a file that differs from what was written.
-
-    Raises:
-        InvalidInputError: the file is missing or differs.
-    """
+    """Refuse, as `InvalidInputError`, a file that is missing or differs from what was written."""
     try:
         found = sha256_of(path)
     except OSError as error:
@@ -115,28 +96,19 @@ def demand_sha256(path: Path, sha256: str) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 digest of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def archived_below(directory: Path) -> list[ArchivedDirectory]:
-    """Return every complete one at most three directories deep; links are not followed.
-
-    Raises:
-        InvalidInputError: there is no such directory.
-    """
+    """Return every complete one at most three directories deep; links are not followed."""
     if not directory.is_dir():
         raise InvalidInputError(f"there is no directory {directory}")
     return [found for path in sorted(_directories(directory, _DEPTH)) if (found := _archived(path)) is not None]
 
 
 def summaries_below(directory: Path) -> list[Path]:
-    """Return every directory at most three directories deep with a summary, of an audit or of another analysis.
-
-    Raises:
-        TemporaryError: there is no such directory, or it cannot be read.
-    """
+    """Return every directory at most three directories deep with a summary, of an audit or of another analysis."""
     try:
         return [path for path in sorted(_directories(directory, _DEPTH)) if (path / SUMMARY_NAME).is_file()]
     except OSError as error:
@@ -144,11 +116,7 @@ def summaries_below(directory: Path) -> list[Path]:
 
 
 def remove(archived: ArchivedDirectory) -> None:
-    """Remove one; it disappears at once, even if the deletion takes long.
-
-    Raises:
-        TemporaryError: it cannot be removed.
-    """
+    """Remove one; it disappears at once, even if the deletion takes long. `TemporaryError`: it cannot be removed."""
     try:
         going = Path(tempfile.mkdtemp(prefix=f".{archived.path.name}.removing-", dir=archived.path.parent))
         archived.path.rename(going / archived.path.name)
@@ -158,11 +126,7 @@ def remove(archived: ArchivedDirectory) -> None:
 
 
 def read_document(directory: Path, name: str, advice: str) -> Any:
-    """Return a manifest or a summary, parsed as JSON only.
-
-    Raises:
-        InvalidInputError: there is none that can be read; ``advice`` ends the sentence.
-    """
+    """Parse a manifest or a summary as JSON only; ``advice`` ends the sentence of an `InvalidInputError`."""
     try:
         return json.loads((directory / name).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -170,11 +134,7 @@ def read_document(directory: Path, name: str, advice: str) -> Any:
 
 
 def demand_files(directory: Path, wanted: Collection[str], name: str) -> None:
-    """Refuse a directory that does not have exactly the Parquet files that its document names.
-
-    Raises:
-        InvalidInputError: a file is missing or too many.
-    """
+    """Refuse, as `InvalidInputError`, a directory without exactly the Parquet files that its document names."""
     if {path.relative_to(directory).as_posix() for path in directory.rglob("*.parquet")} != set(wanted):
         raise InvalidInputError(f"{directory} does not contain exactly the files of its {name}; make it again")
 

@@ -59,7 +59,6 @@ class DumpedDeduplication:
         return self._nodes.get(path)
 
     def policies(self, namespace: str) -> Node | Unreadable | None:
-        """Return the node of a namespace's policies; None if it has none."""
         path = f"{POLICIES}/{namespace}"
         reason = self._unreadable_policies.get(path)
         return self.read(path) if reason is None else Unreadable(reason)
@@ -71,7 +70,7 @@ class DumpedDeduplication:
         return sorted(self._children[path]) if path in self._children else None
 
     def _take(self, dump: Path, subtree: Subtree, topics: Collection[str] | None) -> Iterator[tuple[str, str]]:
-        """Keep the nodes of these topics or of namespaces' policies; yield those that the dump could not read."""
+        """Keep these topics' or namespaces' nodes; yield those that the dump could not read."""
         columns = ["path", "value", "version", "ctime_ms", "mtime_ms", "czxid", "unreadable"]
         for batch in node_batches(dump, subtree, columns):
             paths = batch.column("path").to_pylist()

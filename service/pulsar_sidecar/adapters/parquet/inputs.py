@@ -124,13 +124,10 @@ class ParquetInputs:
         threads: Workers,
         offloaded: tuple[Path, Manifest] | None = None,
     ) -> None:
-        """Compare the files of all directories with their manifests, as `read_manifest` read them.
+        """Compare the files of all directories with their manifests; `InvalidInputError` if one does not match.
 
         ``processes`` run work of many small steps, and pickle it, its pieces and results; ``threads`` run work of few
         long steps, each of which releases the interpreter's lock.
-
-        Raises:
-            InvalidInputError: a file does not match its digest.
         """
         self._directories = (dump, listing)
         self.dump = dumped
@@ -170,11 +167,7 @@ class ParquetInputs:
 
 
 def open_earlier(directory: Path) -> EarlierAudit:
-    """Return an audit as a later one reads it.
-
-    Raises:
-        InvalidInputError: a file does not match its digest.
-    """
+    """Return an audit as a later one reads it. `InvalidInputError`: a file does not match its digest."""
     summary = open_audit(directory)
     tables = AuditTables(directory, summary)
     usage = counts_of_usage(tables.table(Table.LEDGER_USAGE), "kind")

@@ -14,7 +14,7 @@ from pyarrow import ipc
 from pulsar_sidecar.adapters.parquet.directories import demand_files, hidden_beside, read_document
 from pulsar_sidecar.adapters.parquet.inputs import Workers, demand_digests
 from pulsar_sidecar.adapters.parquet.row_groups import RowGroup, row_groups
-from pulsar_sidecar.features.duplicates.extract_schema import TABLES
+from pulsar_sidecar.features.duplicates.extracts.tables import TABLES
 from pulsar_sidecar.features.duplicates.manifests import parse_manifest
 from pulsar_sidecar.reports.documents import MANIFEST_NAME
 
@@ -25,11 +25,7 @@ class MessageExtract:
     """An open extract (`ExtractTables`), in which every file matches the manifest."""
 
     def __init__(self, directory: Path, threads: Workers) -> None:
-        """Compare every file with the manifest.
-
-        Raises:
-            InvalidInputError: no extract, not whole, or a file is missing, damaged or too many.
-        """
+        """Compare every file with the manifest. `InvalidInputError`: it is not a whole extract."""
         advice = ": it is not an extract, or an unfinished one"
         self.manifest = parse_manifest(read_document(directory, MANIFEST_NAME, advice))
         demand_files(directory, {file.path for file in self.manifest.files}, MANIFEST_NAME)
@@ -63,12 +59,7 @@ def _read(columns: list[str], group: RowGroup) -> pa.Table:
 
 @contextmanager
 def disk_scratch(beside: Path) -> Iterator["DiskScratch"]:
-    """Make a scratch directory beside the one being made; it is removed however the work ends, short of a kill.
-
-    Raises:
-        InvalidInputError: there is no directory above.
-        TemporaryError: it cannot be written.
-    """
+    """Make a scratch directory beside the one being made; it is removed however the work ends, short of a kill."""
     with hidden_beside(beside, "aside") as directory:
         scratch = DiskScratch(directory)
         try:
@@ -102,6 +93,5 @@ class DiskScratch:
         return table
 
     def close(self) -> None:
-        """Close the files that were not taken."""
         while self._open:
             self._open.popitem()[1].close()

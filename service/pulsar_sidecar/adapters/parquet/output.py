@@ -36,10 +36,8 @@ def parquet_output(
     """Write a directory with these tables; leaving without `ParquetOutput.finish` leaves nothing behind.
 
     ``partition`` (``audit_id=...``) is a directory below each table's own, for tables that span many directories.
-
-    Raises:
-        InvalidInputError: there is something at ``directory``, or its parent does not exist.
-        TemporaryError: it cannot be written.
+    `InvalidInputError`: there is something at ``directory``, or its parent does not exist. `TemporaryError`: it cannot
+    be written.
     """
     directory = directory.absolute()
     if directory.exists() or directory.is_symlink():
@@ -97,7 +95,6 @@ class ParquetOutput:
         sync_directory(self._directory.parent)
 
     def abandon(self) -> None:
-        """Close the open files."""
         while self._open:
             self._open.popitem()[1].abandon()
 
@@ -158,7 +155,7 @@ class _Part:
 
 
 class _HashingFile(io.FileIO):
-    """A file written from beginning to end, with the digest of its content."""
+    """A file with the digest of its content."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "xb")
@@ -166,7 +163,6 @@ class _HashingFile(io.FileIO):
         self._digest = hashlib.sha256()
 
     def write(self, data: object) -> int:
-        """Write all of the data."""
         piece = memoryview(data)  # type: ignore[arg-type]  # anything with a buffer
         written = 0
         while written < piece.nbytes:

@@ -20,7 +20,7 @@ ROWS_AT_ONCE = 16_384
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """A row group of a file."""
+    """Row group of a file."""
 
     path: Path
     number: int
@@ -60,12 +60,11 @@ def marked_groups(groups: Sequence[RowGroup], positions: Numbers, ids: Ids | Non
 
 
 def work_on_group(columns: Sequence[str], work: Work[Worked], group: RowGroup) -> list[Worked]:
-    """Return the work's results for a row group, one for each batch."""
     return [work(batch) for batch in _batches(columns, group)]
 
 
 def work_on_rows(columns: Sequence[str], work: Work[Worked], marked: MarkedGroup) -> Worked:
-    """Return the work's result for the marked rows alone."""
+    """Do the work on the marked rows alone."""
     first, chosen = 0, []
     for batch in _batches(columns, marked.group):
         cuts = np.searchsorted(marked.places, [first, first + batch.num_rows])
@@ -79,7 +78,7 @@ def work_on_rows(columns: Sequence[str], work: Work[Worked], marked: MarkedGroup
 
 
 def _batches(columns: Sequence[str], group: RowGroup) -> Iterator[pa.RecordBatch]:
-    """Yield the group in batches, because fresh memory is expensive."""
+    # In batches, because fresh memory is expensive.
     with pq.ParquetFile(group.path) as file:
         for batch in file.iter_batches(
             ROWS_AT_ONCE, row_groups=[group.number], columns=list(columns), use_threads=False

@@ -48,7 +48,6 @@ class RocksDBCopy:
     """`audit.ports.NodeSource` of the directory that a standalone's ``metadataStoreUrl`` names, or of a copy."""
 
     def __init__(self, path: Path, *, skip: tuple[str, ...] = ()) -> None:
-        """Use the directory at ``path``; skip nodes whose path has a beginning in ``skip``."""
         self.source = Source(SourceKind.ROCKSDB_COPY, str(path))
         self._path = path
         self._skip = tuple(beginning.encode() for beginning in skip)
@@ -70,7 +69,6 @@ class RocksDBCopy:
         self._ending = ReadResult(OrderRange(newest_ms, newest_ms), proof, (_ONLY_NOMINATES,))
 
     def ending(self) -> ReadResult:
-        """Return the result of a reading to the end."""
         if self._ending is None:
             raise TemporaryError("the copy was not read to its end; begin again")
         return self._ending
@@ -100,9 +98,8 @@ class LedgersOfCopy(RocksDBCopy):
 def opened(path: Path) -> "Iterator[Rdict]":
     """Open a directory of RocksDB's for reading.
 
-    Raises:
-        InvalidInputError: it is not one, the standalone runs, or the library is missing.
-        TemporaryError: RocksDB found damage, now or later.
+    `InvalidInputError`: it is not one, the standalone runs, or the library is missing. `TemporaryError`: RocksDB found
+    damage, now or later.
     """
     try:
         from rocksdict import AccessType, DBRecoveryMode, Options, Rdict
@@ -142,7 +139,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _demand_listed(files: list[Path], database: "Rdict") -> None:
-    """Refuse a manifest that is cut off: with any options RocksDB takes that for the end of what was written."""
+    # With any options RocksDB takes a manifest that is cut off for the end of what was written.
     listed = {str(file["name"]).lstrip("/") for file in database.live_files()}
     if unlisted := {file.name for file in files if file.suffix == ".sst"} - listed:
         raise TemporaryError(f"its manifest does not list {min(unlisted)}")

@@ -68,19 +68,14 @@ class DeletableSender(Protocol):
     """Sender of ledgers to the deletion service, which records each row once however often it is sent (PIP-6)."""
 
     def send(self, rows: Sequence[DeletableLedger]) -> SentRows:
-        """Record all rows durably; rows ascend within a call and from call to call.
-
-        Raises:
-            TemporaryError: the service did not record all rows; sending them again is safe.
-        """
+        """Record all rows durably; they ascend within a call and from call to call. `TemporaryError`: repeat it."""
 
 
 def verified_plan(summary: AuditSummary, batches: Batches) -> PlanSummary:
     """Return the plan after comparing each of its rows with its hash.
 
-    Raises:
-        ConflictError: the audit has no plan, because a guard failed.
-        InvalidInputError: the rows are not the plan's, or one of them cannot be recorded.
+    `ConflictError`: the audit has no plan, because a guard failed. `InvalidInputError`: the rows are not the plan's, or
+    one of them cannot be recorded.
     """
     if summary.plan is None or not all(guard.passed for guard in summary.guards):
         failed = "; ".join(f"{each.name}: {each.explanation}" for each in summary.guards if not each.passed)
@@ -111,11 +106,7 @@ def demand_approval(plan: PlanSummary, approved: str | None) -> None:
 
 
 def demand_target(summary: AuditSummary, instance_id: str, now_ms: int, max_age_ms: int) -> None:
-    """Refuse an audit of another cluster (by its present id), and one that is too old by the store's clock.
-
-    Raises:
-        ConflictError: the audit is of another cluster or too old.
-    """
+    """Refuse, as `ConflictError`, an audit of another cluster (by its present id) or too old by the store's clock."""
     if instance_id != summary.instance_id:
         raise ConflictError(
             f"this audit is of the BookKeeper instance {summary.instance_id}, "

@@ -43,7 +43,6 @@ class LedgerLists:
 
 
 def empty_lists() -> LedgerLists:
-    """Return the lists of no node."""
     none = np.zeros(0, np.int64)
     return LedgerLists(none, none, none, none, np.zeros(0, np.bool_))
 
@@ -94,14 +93,12 @@ class IdSpan:
         return np.concatenate(placeless)
 
     def among(self, ids: Ids, table: Mask) -> Mask:
-        """Return True for each id that is in the table."""
         found = np.empty(len(ids), np.bool_)
         for piece in _pieces(len(ids)):
             found[piece] = table[self._places(ids[piece])]
         return found
 
     def ids(self, table: Mask) -> Numbers:
-        """Return the ids of a set, ascending."""
         places = np.flatnonzero(table)
         return places + self._first if self._ordered is None else self._ordered[places]
 
@@ -122,7 +119,6 @@ class IdTable:
         self._table = self._span.table([ids])
 
     def holds(self, ids: Ids) -> Mask:
-        """Return True for each id that is in the set."""
         return self._span.among(ids, self._table)
 
 
@@ -167,19 +163,16 @@ class LedgerSets:
         return np.sort(np.concatenate([gone, nowhere[nowhere >= 0]]))
 
     def exist(self, ids: Ids) -> Mask:
-        """Return True for each id that is listed or dumped."""
         return self._span.among(ids, self._listed | self._dumped)
 
     def newest(self) -> int:
-        """Return the highest id of an existing ledger, or -1 if there is none."""
+        """Return the highest id of an existing ledger, or -1."""
         return self._span.highest
 
     def in_dump(self) -> int:
-        """Return the number of listed ledgers that the dump has."""
         return int(np.count_nonzero(self._listed & self._dumped))
 
     def referenced_and_listed(self) -> int:
-        """Return the number of listed ledgers that are referenced."""
         return int(np.count_nonzero(self._listed & self._referenced))
 
 

@@ -1,7 +1,7 @@
 """Routes of audits: their findings, one ledger in sentences, and the application of a plan."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
@@ -16,7 +16,6 @@ from pulsar_sidecar.features.audit.results.answers import (
     TableRows,
     UnfinishedPlan,
 )
-from pulsar_sidecar.features.audit.service import AuditReview
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.server.guard import guarded_router
 from pulsar_sidecar.server.rights import Right, takes
@@ -35,6 +34,30 @@ _AuditId = Annotated[
 _Table = Annotated[FindingsTable, Path(description="Table of the audit.")]
 _LedgerId = Annotated[int, Path(alias="ledgerId", ge=0, le=MAX_LEDGER_ID, description="BookKeeper's ledger id.")]
 _Text = Annotated[str, Field(max_length=8192)]
+
+
+class AuditReview(Protocol):
+    """Calls on the audits below a directory. `NotFoundError`: no audit has this id. `InvalidInputError`: it is damaged.
+
+    An audit is found by its id, never by a path that a caller gives.
+    """
+
+    def audits(self, offset: int, limit: int) -> Audits: ...
+
+    def audit(self, audit_id: str) -> AuditDetails: ...
+
+    def rows(self, audit_id: str, table: FindingsTable, wanted: RowsRequest) -> TableRows: ...
+
+    def groups(self, audit_id: str, table: FindingsTable, wanted: RowsRequest) -> Sequence[RowGroup]:
+        """Count rows by `RowsRequest.group_by`, the most bytes first."""
+
+    def explain(self, audit_id: str, ledger_id: int, *, references: bool) -> LedgerInAudit:
+        """Explain one ledger; `ConflictError` if ``references`` is set, and the directory does not hold the dump."""
+
+    def application(self, audit_id: str) -> PlanApplication: ...
+
+    def apply(self, audit_id: str, plan_sha256: str, rate: float | None, max_age_hours: float) -> PlanApplication:
+        """Start or resume sending an approved plan; `applying.demand_approval` and others raise its refusals."""
 
 
 class PageParameters(Parameters):
@@ -124,13 +147,7 @@ def plans_router(unfinished: Callable[[], Sequence[UnfinishedPlan]]) -> APIRoute
 
 def router(service: AuditReview) -> APIRouter:
     routes = guarded_router("audits", "/admin/v2")
-    _add_audits(routes, service)
-    _add_findings(routes, service)
-    _add_application(routes, service)
-    return routes
 
-
-def _add_audits(routes: APIRouter, service: AuditReview) -> None:
     @routes.get("/audits")
     @takes(Right.CLUSTER_STATE)
     def audits(parameters: Annotated[PageParameters, Query()]) -> Audits:
@@ -146,8 +163,6 @@ def _add_audits(routes: APIRouter, service: AuditReview) -> None:
         """Return one audit with its verdict and its summary. 404: no such audit."""
         return service.audit(audit_id)
 
-
-def _add_findings(routes: APIRouter, service: AuditReview) -> None:
     @routes.get(f"{_PATH}/tables/{{table}}")
     @takes(Right.CLUSTER_STATE)
     def audit_rows(audit_id: _AuditId, table: _Table, parameters: Annotated[RowsParameters, Query()]) -> TableRows:
@@ -178,8 +193,6 @@ def _add_findings(routes: APIRouter, service: AuditReview) -> None:
         """
         return service.explain(audit_id, ledger_id, references=parameters.references)
 
-
-def _add_application(routes: APIRouter, service: AuditReview) -> None:
     @routes.get(f"{_PATH}/application")
     @takes(Right.CLUSTER_STATE)
     def audit_application(audit_id: _AuditId) -> PlanApplication:
@@ -196,3 +209,5 @@ def _add_application(routes: APIRouter, service: AuditReview) -> None:
         cluster's or too old, or another process sends the plan.
         """
         return service.apply(audit_id, approval.plan, approval.rate, approval.max_age_hours)
+
+    return routes

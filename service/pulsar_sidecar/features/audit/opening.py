@@ -25,7 +25,7 @@ NO_ARROW: Final = (
 
 
 class NoAudits:
-    """`audit.service.AuditReview` where the sidecar serves no audits: every call raises `DisabledError`."""
+    """`audit.http.AuditReview` where the sidecar serves no audits: every call raises `DisabledError`."""
 
     def __init__(self, why: str) -> None:
         self._why = why

@@ -19,11 +19,7 @@ _PLANS: Final = "/pulsar-sidecar/audit-plans"
 
 @decodable
 class PlanProgress(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """Progress of a plan, as the node holds it.
-
-    Attributes:
-        written_ms: time by the clock of the machine that wrote it, which also stamps the messages it sends.
-    """
+    """Progress of a plan, as its node holds it, with the time of its writer, which also stamps the messages."""
 
     audit_id: str
     rows: int
@@ -37,12 +33,7 @@ class PlanProgress(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
 
 @dataclass(frozen=True, slots=True)
 class StoredProgress:
-    """Progress with the version of its node and the time of its last change.
-
-    Attributes:
-        first_use: True if no row of this plan was sent yet.
-        changed_ms: time of the last change, by the store's clock.
-    """
+    """Progress with its node's version and last change by the store's clock; ``first_use`` if no row was sent yet."""
 
     progress: PlanProgress
     version: NodeVersion
@@ -61,7 +52,10 @@ def begin(store: MetadataStore, plan_sha256: str, audit_id: str, rows: int, now_
     try:
         node = store.create(path, msgspec.json.encode(progress))
     except AlreadyExistsError:
-        return _existing(store, path)
+        existing = progress_of(store, plan_sha256)
+        if existing is None:
+            raise TemporaryError(f"{path} no longer exists; repeat the command") from None
+        return existing
     return StoredProgress(progress, node.version, node.created_ms, first_use=True)
 
 
@@ -82,11 +76,7 @@ def progress_of(store: MetadataStore, plan_sha256: str) -> StoredProgress | None
 
 
 def unfinished_plans(store: MetadataStore) -> list[UnfinishedPlan]:
-    """Return the plans with rows still to be sent, by their hashes.
-
-    Raises:
-        TemporaryError: a plan's node cannot be decoded.
-    """
+    """Return the plans with rows still to be sent; `TemporaryError` if a plan's node cannot be decoded."""
     hashes = sorted(store.children(_PLANS) or [])
     found = [(sha256, progress_of(store, sha256)) for sha256 in hashes]
     return [
@@ -97,15 +87,7 @@ def unfinished_plans(store: MetadataStore) -> list[UnfinishedPlan]:
 
 
 def progress_path(plan_sha256: str) -> str:
-    """Return the path of this plan's progress."""
     return f"{_PLANS}/{plan_sha256}"
-
-
-def _existing(store: MetadataStore, path: str) -> StoredProgress:
-    node = store.read(path)
-    if node is None:
-        raise TemporaryError(f"{path} no longer exists; repeat the command")
-    return _decoded(node, path)
 
 
 def _decoded(node: Node, path: str) -> StoredProgress:

@@ -44,8 +44,7 @@ class NodeSource(Protocol):
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield every node once, as `audit.results.tables.NODES`, each after its parent; to be called once.
 
-        Raises:
-            TemporaryError: a node could not be read, or the source is inconsistent. Earlier batches are then worthless.
+        After `TemporaryError` (a node could not be read, or the source is inconsistent) earlier batches are worthless.
         """
 
     def ending(self) -> ReadResult:
@@ -55,8 +54,7 @@ class NodeSource(Protocol):
 class LedgerSource(NodeSource, Protocol):
     """One listing of all ledgers, like `NodeSource`; it yields every ledger once, as `audit.results.tables.LEDGERS`."""
 
-    def instance_id(self) -> str:
-        """Return BookKeeper's id of the ledger storage."""
+    def instance_id(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +80,7 @@ class OffloadedObjects(Protocol):
     def rows(self) -> Iterator[Sequence[Mapping[str, Any]]]:
         """Yield every object once, some at a time, as rows of `audit.results.tables.OFFLOADED_OBJECTS`.
 
-        Raises:
-            TemporaryError: something could not be read; earlier rows are then worthless.
+        After `TemporaryError` (something could not be read) earlier rows are worthless.
         """
 
 
@@ -112,10 +109,10 @@ class AuditInputs(Protocol):
         """
 
     def table(self, table: Table) -> pa.Table:
-        """Return one of the dump's small tables, whole."""
+        """Return one of the dump's small tables."""
 
     def offloaded_objects(self) -> pa.Table:
-        """Return the objects of the offload listing, whole; none if there is no such listing."""
+        """Return the objects of the offload listing; none without one."""
 
 
 OpenOutput = Callable[[Mapping[str, pa.Schema]], AbstractContextManager[TablesOutput]]

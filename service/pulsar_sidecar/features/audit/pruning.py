@@ -14,14 +14,12 @@ from pulsar_sidecar.reports.formatting import format_age
 
 @dataclass(frozen=True, slots=True)
 class ArchivedDirectory:
-    """Complete directory of an audit, a dump or a listing.
+    """Complete directory of an audit, a dump or a listing, as of a time.
 
     Attributes:
         kind: ``audit``, or a `audit.sources.manifests.InputKind`.
         cluster: instance id, if it is known.
         sha256: digest of its summary or manifest, by which an audit names it.
-        time_ms: time as of which it is, milliseconds since the epoch.
-        input_digests: SHA-256 digests of the inputs of an audit.
     """
 
     path: Path

@@ -28,11 +28,9 @@ class ScannedTree(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReferenceScan:
-    """Ledgers and references of a cluster.
+    """Ledgers of a cluster that have metadata, and the paths of the nodes that reference each ledger.
 
-    Attributes:
-        ledgers: every ledger that has metadata.
-        references: referencing nodes' paths by ledger id, without ledgers of which only an offloaded copy is left.
+    A ledger of which only an offloaded copy is left is not among the references.
     """
 
     ledgers: frozenset[LedgerId]
@@ -40,21 +38,15 @@ class ReferenceScan:
 
     @property
     def orphans(self) -> frozenset[LedgerId]:
-        """Ledgers that nothing references."""
         return self.ledgers - self.references.keys()
 
     @property
     def dangling(self) -> frozenset[LedgerId]:
-        """Ledgers that are referenced but have no metadata."""
         return frozenset(self.references.keys() - self.ledgers)
 
 
 def scan_references(tree: ScannedTree, compacted: CompactedLedgers) -> ReferenceScan:
-    """Scan the cluster: first the ledgers, then the references, so that a ledger linked in between is not an orphan.
-
-    Raises:
-        TemporaryError: a node could not be read; nothing is known.
-    """
+    """Scan the ledgers first, so that one linked in between is no orphan. `TemporaryError`: a node is unreadable."""
     ledgers = tree.ledger_ids()
     found: dict[LedgerId, list[str]] = {}
     for path, data in tree.referring_nodes():

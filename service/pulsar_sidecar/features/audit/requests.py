@@ -54,7 +54,6 @@ class AuditPolicy:
     price_per_gib_month: float = 0.0
 
     def document(self) -> dict[str, str | int | float | bool]:
-        """Return the policy as the summary shows it."""
         return {
             "minAgeHours": self.min_age_ms / HOUR_MS,
             "lookWindowHours": self.look_window_ms / HOUR_MS,
@@ -71,11 +70,9 @@ class AuditPolicy:
 
 @dataclass(frozen=True, slots=True)
 class DumpRequest:
-    """Request of ``metadata dump``.
+    """Request of ``metadata dump``; ``source`` has a form that `dump_source` reads.
 
     Attributes:
-        source: one of the forms that `dump_source` reads.
-        output: directory to create.
         chroot: path of the cluster in a snapshot; a running ZooKeeper's chroot is in its address.
         cursors_from: running cluster's metadata store for the cursors' ledgers, as ``metadataStoreUrl``; None for
             ``source`` itself if it is a running ZooKeeper.
@@ -95,12 +92,9 @@ class DumpRequest:
 
 @dataclass(frozen=True, slots=True)
 class ListingRequest:
-    """``ledgers list``.
+    """Request of ``ledgers list``; the store holds the ledgers' nodes, or the URL is ``rocksdb-copy:DIRECTORY``.
 
-    Attributes:
-        output: directory to create.
-        metadata_store_url: address of the metadata store that holds the ledgers' nodes, or ``rocksdb-copy:DIRECTORY``.
-        ledgers_per_second: rate of reads; None for the default, 0 for no limit.
+    ``ledgers_per_second``: None for the default, 0 for no limit.
     """
 
     output: Path
@@ -116,7 +110,6 @@ class OffloadListingRequest:
     """Request of ``offload list``.
 
     Attributes:
-        output: directory to create.
         locations: buckets and directories, as ``offloadAllowedLocations`` has them.
         region: region of the buckets at Amazon itself.
         cluster_name: the brokers' ``clusterName``; None for the only cluster in the metadata store.
@@ -133,12 +126,9 @@ class OffloadListingRequest:
 
 @dataclass(frozen=True, slots=True)
 class AuditRequest:
-    """Request of ``audit run``.
+    """Request of ``audit run``: directories, with None for no earlier audit and for leaving tiered storage out.
 
-    Attributes:
-        previous: directory of the earlier audit.
-        exact: True to leave every value to the exact decoder.
-        offloaded: directory of the offload listing; None to leave tiered storage out.
+    ``exact`` leaves every value to the exact decoder.
     """
 
     dump: Path
@@ -187,7 +177,6 @@ class GroupColumn(StrEnum):
 
     @property
     def column(self) -> str:
-        """Column name in the tables."""
         return _COLUMNS.get(self.value, self.value)
 
 
@@ -197,13 +186,11 @@ _COLUMNS: Final = {"status": "standing"}
 
 @dataclass(frozen=True, slots=True)
 class RowsRequest:
-    """Request for some rows of a table.
+    """Request for some rows of a table; ``group_by`` counts them by the values of a column instead.
 
     Attributes:
         equal: values that rows must have, by column; a column that the table lacks matches no row.
-        offset: number of rows to leave out at the beginning.
         largest_first: True to sort by size, not by ledger id; usage is always sorted so.
-        group_by: column by whose values rows are counted instead.
     """
 
     equal: Mapping[str, str] = field(default_factory=dict)
@@ -231,11 +218,7 @@ def dump_source(text: str) -> tuple[SourceKind, str]:
 
 
 def pushgateway_group(url: str) -> tuple[str, str, dict[str, str]]:
-    """Return the address of a Pushgateway, and the job and the other labels of one of its groups.
-
-    Raises:
-        InvalidInputError: the URL does not name a group.
-    """
+    """Return a Pushgateway's address, and the job and the other labels of a group; else `InvalidInputError`."""
     gateway, _, group = url.partition("/metrics/job/")
     if "@" in gateway:
         raise InvalidInputError("the address of a Pushgateway takes no user and no password: errors show it")
@@ -253,19 +236,13 @@ def pushgateway_group(url: str) -> tuple[str, str, dict[str, str]]:
 
 
 def zookeeper_rate(asked: float | None) -> float | None:
-    """Return the maximum rate of nodes per second from a running ZooKeeper, None for no limit."""
+    """Return nodes per second from a running ZooKeeper, None for no limit."""
     return DEFAULT_NODES_PER_SECOND if asked is None else asked or None
 
 
 @dataclass(frozen=True, slots=True)
 class AuditView:
-    """Output of ``audit show``.
-
-    Attributes:
-        text: text for people.
-        document: the same, and the whole summary, as JSON has it.
-        exit_code: 0 for no findings, 2 for findings, 1 for a failed guard.
-    """
+    """Output of ``audit show``: text for people, the same with the whole summary as JSON has it, and an exit code."""
 
     text: str
     document: Mapping[str, object]
@@ -274,14 +251,9 @@ class AuditView:
 
 @dataclass(frozen=True, slots=True)
 class ApplyRequest:
-    """Request of ``audit apply``.
+    """Request of ``audit apply``; without ``execute`` it only shows the plan.
 
-    Attributes:
-        execute: True to send; otherwise the command only shows the plan.
-        plan_sha256: hash of the plan that was approved.
-        rate: maximum number of records per second.
-        metadata_store_url: address as in ``broker.conf``; its cluster must be the audit's.
-        broker_service_url: address of the brokers that serve the deletion service's topic.
+    ``plan_sha256`` is the approved hash, ``rate`` in records a second; the store's cluster must be the audit's.
     """
 
     audit: Path

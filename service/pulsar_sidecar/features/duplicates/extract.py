@@ -1,4 +1,4 @@
-"""Extract of the metadata of messages in many topics, as tables (`extract_schema`), to compare whole tenants.
+"""Extract of the metadata of messages in many topics, as tables (`extracts.tables`), to compare whole tenants.
 
 Invariant: an extract is complete or there is none. Every entry of every ledger, from the first to the last, is counted
 once: in a row of ``ledgers`` because it was seen, or in a range of ``unseen``; a gap between two of them fails the
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pulsar_sidecar.features.duplicates.extract_schema import LEDGERS, MESSAGES, TABLES, UNSEEN
+from pulsar_sidecar.features.duplicates.extracts.tables import LEDGERS, MESSAGES, TABLES, UNSEEN
 from pulsar_sidecar.features.duplicates.manifests import ExtractManifest, UnseenCount, parse_manifest
 from pulsar_sidecar.features.duplicates.rows import MessageRow
 from pulsar_sidecar.features.duplicates.verify import Progress, Stream, TopicMessages
@@ -43,8 +43,7 @@ def extract(
 ) -> ExtractManifest:
     """Read all of the topics, and write the tables and their manifest, which takes the strings unchanged.
 
-    Raises:
-        TemporaryError: the metadata store could not be read, or the tables could not be written.
+    `TemporaryError`: the metadata store could not be read, or the tables could not be written.
     """
     started_ms = clock.now_ms()
     with open_output(dict(TABLES)) as output:
@@ -149,7 +148,7 @@ def _write_topic(output: TablesOutput, topic: TopicName, stream: Stream, counts:
 
 
 def _table(schema: pa.Schema, topic: TopicName, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    """Return the rows, at least one, as a batch whose first column is the topic; the others are in order."""
+    """Return the rows, at least one; the topic is the first column, and the others are in order."""
     columns = ([str(topic)] * len(rows), *zip(*rows, strict=True))
     arrays = [pa.array(values, column.type) for column, values in zip(schema, columns, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

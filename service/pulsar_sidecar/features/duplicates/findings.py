@@ -61,10 +61,7 @@ class PossibleDuplicate(NamedTuple):
 class Finding:
     """Finding about one message.
 
-    Attributes:
-        highest: highest id of the producer before it.
-        earlier: earlier message that has the same id; see the rules.
-        message_kind: kind of the message: plain, transactional or replicated.
+    ``highest`` is the highest id of the producer before it, ``earlier`` the message with the same id (see the rules).
     """
 
     kind: FindingKind

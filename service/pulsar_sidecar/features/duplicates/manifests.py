@@ -21,12 +21,9 @@ _ENVELOPE: Final = {"kind", "formatVersion", "complete", "tool"}
 
 @decodable
 class UnseenCount(Document, frozen=True):
-    """Entries of one cause that were not seen.
+    """Entries of one cause that were not seen: rows of the table ``unseen``, and those of them without a known end.
 
-    Attributes:
-        ranges: number of rows of the table ``unseen``.
-        entries: number of entries in the ranges whose ends are known.
-        unbounded: number of ranges whose end is unknown.
+    ``entries`` counts the ranges whose ends are known.
     """
 
     ranges: int
@@ -41,14 +38,10 @@ class ExtractManifest(Document, frozen=True, kw_only=True):
     Attributes:
         scope: tenant, namespace or topic that the user requested.
         source: address of the metadata store, without credentials.
-        instance_id: BookKeeper's id of the ledger storage.
         topics: number of partitions, and topics without, that were read, including empty ones.
         gone: number of topics that were deleted before they were read, and of partitions that were never used.
-        ledgers: number of rows of the table ``ledgers``.
-        entries: number of entries that were seen.
-        messages: number of rows of the table ``messages``.
+        entries: number of entries that were seen; ``messages`` and ``ledgers`` count rows of tables.
         unseen: counts by the value of an `UnseenCause`, in no order.
-        files: every file of every table.
         machine_times: start and end, milliseconds since the epoch by this machine's clock.
     """
 

@@ -10,13 +10,9 @@ DEFAULT_ENTRIES_PER_SECOND: Final = 20_000.0
 
 @dataclass(frozen=True, slots=True)
 class StoredMessagesRequest:
-    """Source of stored messages, and the rate of reading them.
+    """Source of stored messages, addressed as in broker.conf, with ``scheme:credential``.
 
-    Attributes:
-        metadata_store_url: address as in broker.conf.
-        metadata_store_auth: ``scheme:credential``.
-        ledgers_root: BookKeeper's root path in the metadata store.
-        entries_per_second: maximum rate; None for no limit.
+    ``entries_per_second`` is the maximum rate of reading; None for no limit.
     """
 
     metadata_store_url: str | None
@@ -52,7 +48,7 @@ class DuplicatesRequest:
 
 @dataclass(frozen=True, slots=True)
 class DuplicatesOutcome:
-    """Outcome of a search, for its user."""
+    """Outcome of a search."""
 
     exit_code: int
     sentence: str

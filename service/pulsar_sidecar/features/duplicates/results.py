@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from pulsar_sidecar.features.duplicates.findings import Finding, Producer, ProducerCounts
 from pulsar_sidecar.features.duplicates.rows import FindingKind, MessageKind
@@ -89,6 +90,11 @@ class Verification:
     partitions: tuple[VerifiedPartition, ...]
 
 
+_COUNTED: Final = (
+    "messages", "transactional", "first_sequence_id", "last_sequence_id", "gaps", "unopened", "unopened_batches",
+)  # fmt: skip
+
+
 def describe(topic: str, verified: Sequence[VerifiedTopic], limit: int | None) -> Verification:
     """Describe all partitions, with at most ``limit`` findings of each; None for all of them."""
     return Verification(topic, _together(verified), tuple(_partition(each, limit) for each in verified))
@@ -127,10 +133,6 @@ def _producer(
     return VerifiedProducer(
         producer=producer.name,
         replicated_from=producer.replicated_from,
-        messages=counts.messages,
-        transactional=counts.transactional,
-        first_sequence_id=counts.first_sequence_id,
-        last_sequence_id=counts.last_sequence_id,
         highest_sequence_id=counts.highest,
         first_publish_time_ms=counts.first_publish_ms,
         last_publish_time_ms=counts.last_publish_ms,
@@ -139,9 +141,7 @@ def _producer(
         repeated=found[producer, FindingKind.REPEATED],
         going_back=found[producer, FindingKind.GOING_BACK],
         epochs=1 + found[producer, FindingKind.EPOCH],
-        gaps=counts.gaps,
-        unopened=counts.unopened,
-        unopened_batches=counts.unopened_batches,
+        **{name: getattr(counts, name) for name in _COUNTED},
     )
 
 

@@ -1,7 +1,8 @@
 """Rows of verification: one for each stored message, of any topic.
 
-The same types serve a topic that is read as it comes and the tables of an extract (`extract_schema`), so that both lead
-to the same findings.
+The same types serve a topic that is read as it comes and the tables of an extract, so that both lead to the same
+findings.
+
 """
 
 from enum import Enum, IntEnum

@@ -35,15 +35,9 @@ class TopicMessages(Protocol):
     """Reader of stored messages."""
 
     def read(self, topic: TopicName, last: Position | None = None) -> Stream:
-        """Yield every entry, up to ``last``.
+        """Yield every entry of a partition, or of a topic without, up to ``last`` (inclusive; None for the end).
 
-        Args:
-            topic: a partition, or a topic without partitions.
-            last: last position, inclusive; None for the end of the topic.
-
-        Raises:
-            NotFoundError: there is no such topic.
-            TemporaryError: the metadata store could not be read.
+        `NotFoundError`: there is no such topic. `TemporaryError`: the metadata store could not be read.
         """
 
 
@@ -59,13 +53,12 @@ class TopicResult(Enum):
 
 @dataclass(frozen=True, slots=True)
 class VerifiedTopic:
-    """Content of a topic, and its findings.
+    """Content of a topic, and its findings in the order of the log.
 
     Attributes:
         first: first entry that was seen; None if there was none.
         rows: numbers of messages, chunks, and batches whose messages' ids are unknown, by kind.
         earlier_chunks: number of rows that are chunks before the last one of their message.
-        findings: findings in the order of the log.
         unseen: entries that were not read, and entries that hold no message.
     """
 
@@ -146,9 +139,7 @@ def verify_partitions(
 ) -> tuple[VerifiedTopic, ...]:
     """Verify every partition of a topic, or the topic itself where it has none.
 
-    Raises:
-        NotFoundError: there is no such topic, or it was deleted meanwhile.
-        TemporaryError: the topic could not be read.
+    `NotFoundError`: there is no such topic, or it was deleted meanwhile. `TemporaryError`: it could not be read.
     """
     places = StoredTopics(store).places_of(topic)
     nodes = store.read_many([managed_ledger_path(place.managed_ledger_name) for place in places])
@@ -164,9 +155,8 @@ def verify_topic(
 ) -> VerifiedTopic:
     """Verify a partition, or a topic without partitions; a second reading ends at the last suspect, if there is any.
 
-    Raises:
-        NotFoundError: there is no such topic; if it may be missing, it counts as empty instead.
-        TemporaryError: the metadata store could not be read, or the second reading did not see what the first had.
+    `NotFoundError`: there is no such topic; if it may be missing, it counts as empty instead. `TemporaryError`: the
+    metadata store could not be read, or the second reading did not see what the first had.
     """
     reading = _FirstPass()
     try:

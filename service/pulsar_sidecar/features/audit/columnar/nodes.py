@@ -90,10 +90,7 @@ def _read(values: pa.Array, first: int, with_entries: bool) -> tuple[LedgerLists
 
 
 def _starts(data: ValueBytes, failed: Mask) -> Numbers:
-    """Return the places where each ledger of each list starts, ascending; all lists are followed in step.
-
-    `_begin_ledgers` decides whether a ledger does start there.
-    """
+    """Return where ledgers of lists start, ascending, if `_begin_ledgers` agrees; lists are followed in step."""
     node = np.flatnonzero(~failed & (data.end > data.start))
     at, end = data.start[node], data.end[node]
     found = [at]
@@ -108,13 +105,11 @@ def _starts(data: ValueBytes, failed: Mask) -> Numbers:
 
 
 def _begin_ledgers(pairs: Any) -> Mask:
-    """Return True where two bytes are the tag of a ledger and a length of one byte."""
     answer: Mask = ((pairs & 0xFF) == _LEDGER_INFO) & (pairs < _LONGEST << _LENGTH_AT)
     return answer
 
 
 def _nodes_of(starts: Numbers, data: ValueBytes) -> Numbers:
-    """Return the position of the node in which each ledger starts."""
     counts = np.diff(np.searchsorted(starts, data.start), append=len(starts))
     return np.repeat(np.arange(len(data.start)), counts)
 
@@ -146,19 +141,13 @@ def _columns(data: ValueBytes, start: Numbers, with_entries: bool) -> tuple[Numb
 
 @dataclass(frozen=True, slots=True)
 class PlainCursors:
-    """Ledgers that cursors' nodes name.
-
-    Attributes:
-        ledger_id: the cursor's ledger, `NO_LEDGER` if the node itself holds its position.
-        read: mask of the nodes that were read here; nothing is known of the others.
-    """
+    """Ledgers that cursors' nodes name, `NO_LEDGER` where the node holds the position; unread ones are unknown."""
 
     ledger_id: Numbers
     read: Mask
 
 
 def read_plain_cursors(values: pa.Array) -> PlainCursors:
-    """Read every node of a ``binary`` column that has the plain shape."""
     there, walk = walk_of_nodes(values)
     ledger_id = walk.required(_LEDGER, or_minus_one=True)
     walk.number(_MARK_DELETE_LEDGER, or_minus_one=True)
@@ -176,11 +165,9 @@ def read_plain_cursors(values: pa.Array) -> PlainCursors:
 
 @dataclass(frozen=True, slots=True)
 class PlainSchemas:
-    """Ledgers that schemas' nodes name, each ledger of a node once.
+    """Ledgers that schemas' nodes name, each ledger of a node once; nothing is known of unread nodes.
 
-    Attributes:
-        node: the node's position in the column, ascending.
-        read: mask of the nodes that were read here; nothing is known of the others.
+    ``node`` is the node's position in the column, ascending.
     """
 
     node: Numbers
@@ -189,7 +176,6 @@ class PlainSchemas:
 
 
 def read_plain_schemas(values: pa.Array) -> PlainSchemas:
-    """Read every node of a ``binary`` column that has the plain shape."""
     there, walk = walk_of_nodes(values)
     newest = walk.message(_INFO)
     nodes, ledger_ids = [there], [_read_entry(newest)]
@@ -204,7 +190,6 @@ def read_plain_schemas(values: pa.Array) -> PlainSchemas:
 
 
 def _read_entry(entry: Walk) -> Numbers:
-    """Return the ledgers of entries of the index."""
     entry.required(_VERSION)
     ledger_id = entry.position(_POSITION)
     _, _, has_hash = entry.piece(_HASH)
@@ -230,7 +215,6 @@ def ledger_lengths(nodes: pa.Array) -> tuple[Numbers, Mask]:
 
 
 def _plain_lengths(data: ValueBytes) -> Numbers:
-    """Return lengths, `UNKNOWN` for ledgers that are not closed, and `_LEFT` for nodes without the plain shape."""
     rows, walk = _below_header(data)
     quorum, ensemble, length = (walk.required(tag) for tag in (_QUORUM, _ENSEMBLE, _LENGTH))
     _, has_last_entry = walk.number(_LAST_ENTRY, or_minus_one=True)

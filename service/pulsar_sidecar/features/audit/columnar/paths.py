@@ -116,7 +116,6 @@ def are_plain_managed_ledgers(paths: pa.Array) -> pa.Array:
 
 
 def are_schemas(paths: pa.Array) -> pa.Array:
-    """Return True where the node is at `Place.SCHEMA`."""
     return pc.starts_with(paths, f"{SCHEMAS}/")
 
 

@@ -46,13 +46,7 @@ def joined(groups: Any) -> Numbers:
 
 
 class ValueBytes:
-    """Bytes of a column's values.
-
-    Attributes:
-        start: start of each value.
-        end: end of each value.
-        valid: mask of the values that are not null.
-    """
+    """Bytes of a column's values, from ``start`` to ``end`` where they are ``valid``."""
 
     def __init__(self, values: pa.Array) -> None:
         _, offsets, content = values.buffers()
@@ -133,11 +127,7 @@ class ValueBytes:
 
 
 class Walk:
-    """Walk through one protobuf message of each of many nodes, in step.
-
-    Attributes:
-        at: position in each message, never behind its end.
-    """
+    """Walk through one protobuf message of each of many nodes, in step; ``at`` is never behind a message's end."""
 
     def __init__(self, data: ValueBytes, at: Numbers, stop: Numbers) -> None:
         self.data = data

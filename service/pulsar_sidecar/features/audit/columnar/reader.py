@@ -49,13 +49,10 @@ CURSORS = pa.schema([pa.field("managed_ledger", pa.string()), pa.field("in_ledge
 
 @dataclass(frozen=True, slots=True)
 class PlainNodes:
-    """References of nodes of a plain shape.
+    """References of nodes of a plain shape: lists, `SINGLES` of cursors and schemas, and each read cursor (`CURSORS`).
 
     Attributes:
-        lists: lists of managed ledgers.
         misplaced: positions of lists that may be elsewhere than in a managed ledger's node.
-        singles: references of cursors and schemas (`SINGLES`).
-        cursors: each cursor that was read (`CURSORS`).
         left: positions of the nodes that were not read here, ascending.
     """
 
@@ -137,7 +134,6 @@ class ColumnReader:
 
 
 def _completed(column: pa.Array, left: pa.Array, rest: Sequence[Any]) -> pa.Array:
-    """Fill in the values that were left to the exact reader."""
     return pc.replace_with_mask(column, left, pa.array(rest, column.type))
 
 

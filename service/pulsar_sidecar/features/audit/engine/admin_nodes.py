@@ -37,11 +37,8 @@ _TENANT: Final = r"^/admin/(policies|local-policies)/[^/]+$"
 class AdminFacts:
     """Facts that nodes below ``/admin`` hold.
 
-    Attributes:
-        retentions: retention in namespaces' policies, by ``tenant/namespace``.
-        offload_lags_ms: offload deletion lag in policies that could be read; None where the brokers' applies.
-        unreadable_nodes: unreadable nodes of partitioned topics that may be shadows.
-        partitioned_topics: paths of the nodes of partitioned topics.
+    ``retentions`` are those of namespaces' policies, by ``tenant/namespace``, and so are ``offload_lags_ms``, with None
+    where the brokers' applies; the unreadable nodes are of partitioned topics that may be shadows.
     """
 
     tenants: tuple[str, ...]

@@ -136,7 +136,6 @@ class OwnerNode:
 
 
 def owner_node(node: Mapping[str, Any]) -> OwnerNode:
-    """Read a node (a row of `audit.results.tables.NODES`)."""
     named = _named(node)
     about = (node["path"], node["version"], node["mzxid"])
     if not named:

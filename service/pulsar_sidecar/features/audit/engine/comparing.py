@@ -79,7 +79,6 @@ from pulsar_sidecar.features.audit.engine.usage import (
     counts_of_usage,
     missing_rows,
     negative_usage,
-    not_younger,
     single_usage,
     usage_table,
     without_replaced,
@@ -119,11 +118,9 @@ OpenAudit = Callable[[Mapping[str, pa.Schema], str], AbstractContextManager[Tabl
 
 @dataclass(frozen=True, slots=True)
 class EarlierAudit:
-    """Earlier audit: the counts that guards compare, and its orphans.
+    """Earlier audit: the counts that guards compare, and unreferenced copies in tiered storage, with `EARLIER_COPY`.
 
-    Attributes:
-        orphans: function that returns the orphans' rows of these ledgers, with `EARLIER_COLUMNS`.
-        copies: unreferenced copies in tiered storage, with `EARLIER_COPY`.
+    ``orphans`` returns the orphans' rows of some ledgers, with `EARLIER_COLUMNS`.
     """
 
     earlier: EarlierCounts
@@ -192,7 +189,7 @@ class EmbeddedEngine:
         owners = self._owner_nodes(cases)
         own_usage = [*(part.usage for part in parts), single_usage(self._columns, alone, sizes)]
         dangling = _dangling_references(gone, singles, list(lists))
-        missing = not_younger(dangling, sets.newest())
+        missing = dangling.filter(pc.less_equal(dangling.column("ledger_id"), sets.newest()))
         subtracted = [negative_usage(self._columns, batch) for batch in dangling.to_batches()]
         shadows = [shadow for part in parts for shadow in part.shadows]
         shadows += [shadow for facts in admin for shadow in facts.shadows]
@@ -246,11 +243,7 @@ class EmbeddedEngine:
     def _references_outside_lists(
         self, parts: Sequence[DecodedPart], unknown: Iterable[UnreadableNode], admin: Sequence[AdminFacts]
     ) -> tuple[pa.Table, Protection, int]:
-        """Return every reference of the dump outside lists, and the nodes that may hold more.
-
-        The result is each reference that is not an element of a managed ledger's list, once (`SINGLES`); the
-        protection by unread nodes; and the number of DistributedLog's records that name no ledger.
-        """
+        """Return every other reference once (`SINGLES`), the protection by unread nodes, and unread records' number."""
         rows = self._inputs.table(Table.CURSOR_LEDGERS).to_pylist()
         from_ledgers, unread_cursors = decode_cursor_ledgers(rows)
         compaction = [path for part in parts for path in part.compaction_cursors]
@@ -271,7 +264,6 @@ class EmbeddedEngine:
     def _lists_naming(
         self, gone: Numbers, decoded: Mapping[Subtree, Sequence[DecodedPart]]
     ) -> Iterable[pa.RecordBatch]:
-        """Start reading the lists that name missing ledgers."""
         if not len(gone):
             return ()
         table, work = IdTable(gone), partial(lists_naming, self._columns, gone)
@@ -288,13 +280,11 @@ class EmbeddedEngine:
         return list(chain.from_iterable(self._inputs.rows(Subtree.SCHEMAS, NODE_COLUMNS, work)))
 
     def _present(self, subtree: Subtree, wanted: pa.Array) -> Iterable[pa.RecordBatch]:
-        """Return `PRESENT` of these paths."""
         if not len(wanted):
             return ()
         return self._inputs.columns(subtree, ("path", "unreadable"), partial(present_paths, wanted))
 
     def _owner_nodes(self, cases: Sequence[Case]) -> Iterable[list[OwnerNode]]:
-        """Start reading the nodes of candidates' owners."""
         paths = owner_paths(cases)
         if not paths:
             return ()
@@ -302,7 +292,7 @@ class EmbeddedEngine:
         return chain.from_iterable([self._inputs.rows(subtree, OWNER_COLUMNS, work) for subtree in _NODES])
 
     def _read_wanted(self, sets: LedgerSets, unsized: Numbers) -> tuple[pa.Table, list[Case]]:
-        """Return the sizes of these ledgers, from BookKeeper's nodes, and the candidates."""
+        """Return these ledgers' sizes, from BookKeeper's nodes, and the candidates."""
         candidates = sets.candidates()
         positions = sets.rows_of(np.concatenate([candidates, unsized]))
         part: Part = Subtree.LEDGERS if self._own_ledgers else Table.LEDGERS
@@ -315,7 +305,6 @@ class EmbeddedEngine:
     def _compare_copies(
         self, judge: Judge, sets: LedgerSets, parts: Sequence[DecodedPart], lags_ms: Mapping[str, int | None]
     ) -> ComparedCopies:
-        """Compare tiered storage with the lists, some ledgers at a time."""
         found, manifest = ComparedCopies(), self._inputs.offloaded
         if manifest is None:
             return found
@@ -354,7 +343,6 @@ def _joined(mappings: Iterable[Mapping[str, _Value]]) -> dict[str, _Value]:
 
 
 def _dumped(parts: Iterable[tuple[Ids, list[str]]]) -> tuple[Ids, list[str]]:
-    """Return the dump's ledgers in the order of its rows, with -1 for other rows, and the unread directories."""
     found = list(parts)
     return np.concatenate([ids for ids, _ in found] or [_NONE]), [path for _, paths in found for path in paths]
 
@@ -386,7 +374,6 @@ def _nodes_naming(gone: IdTable, parts: Sequence[DecodedPart]) -> Numbers:
 
 
 def _dangling_references(gone: Numbers, singles: pa.Table, lists: Sequence[pa.RecordBatch]) -> pa.Table:
-    """Return `REFERENCES` to missing ledgers."""
     if not len(gone):
         return REFERENCES.empty_table()
     named = singles.filter(pc.is_in(singles.column("ledger_id"), pa.array(gone)))

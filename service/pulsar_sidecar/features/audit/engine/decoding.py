@@ -56,11 +56,9 @@ class DecodedNodes:
     """References of a batch of nodes.
 
     Attributes:
-        paths: paths of all nodes of the batch.
         lists: data ledgers of managed ledgers; ``node`` is the position in ``paths``.
         shadows: positions of managed ledgers whose list copies a source's, with their spelling of the source.
         singles: all other references (`SINGLES`).
-        unreadable_nodes: nodes that were not read.
         cursors: each cursor that was read (`CURSORS`).
         copies: offload contexts in the lists (`audit.engine.offloaded.COPIES`).
     """
@@ -90,13 +88,12 @@ class DecodedNodes:
         return pa.RecordBatch.from_arrays([pa.array(self.lists.ledger_id[chosen]), kinds, paths], schema=SINGLES)
 
     def _own(self) -> Mask:
-        """Return True for the lists' ledgers that are their managed ledger's own."""
         if not self.shadows:
             return np.ones(len(self.lists.node), np.bool_)
         return ~np.isin(self.lists.node, list(self.shadows))
 
     def lists_naming(self, ledger_ids: Numbers) -> pa.RecordBatch:
-        """Return `REFERENCES` of the managed ledgers' lists to these ledgers."""
+        """Return `REFERENCES` of the lists to these ledgers."""
         lists = self.lists
         chosen = np.flatnonzero(np.isin(lists.ledger_id, ledger_ids))
         known = pa.array(lists.closed[chosen])
@@ -172,7 +169,7 @@ class _Reader:
             self._refuse_misplaced(path, locate(path))
 
     def _refuse_misplaced(self, path: str, located: LocatedNode) -> bool:
-        """Refuse a list where a cursor or a schema belongs: Pulsar writes none there. Its references still count."""
+        """Refuse a list where a cursor or a schema belongs; its references still count."""
         if located.place not in (Place.CURSOR, Place.SCHEMA):
             return False
         self.unreadable_nodes.append(undecodable_node(path, located.place, "it holds a managed ledger's list"))
@@ -283,15 +280,12 @@ class DecodedPart:
     """Compact result of decoding nodes, small enough to pass between processes.
 
     Attributes:
-        rows: number of nodes.
         ids: ledgers of managed ledgers' lists, list by list.
         list_nodes: positions of these lists' nodes among the rows.
-        list_lengths: number of ledgers in each list.
         usage: usage of the lists (`audit.engine.usage.NAMED_USAGE`), as far as they have their ledgers' sizes.
         unsized: the lists' other ledgers (`audit.columnar.reader.SINGLES`).
         singles: all other references (`audit.columnar.reader.SINGLES`).
         loaded: loaded topics, by the cursors (`audit.engine.usage.LOADED`).
-        pending_acks: managed ledgers of transactions' pending acknowledgements.
         copies: offload contexts in the lists (`audit.engine.offloaded.COPIES`).
     """
 
@@ -316,7 +310,6 @@ class DecodedPart:
 
 
 def listed_ids(batch: pa.RecordBatch) -> Ids:
-    """Return the ids of a batch of a listing."""
     return as_narrow_ids(batch.column("ledger_id").to_numpy())
 
 
@@ -328,7 +321,6 @@ def dumped_ids(columns: ColumnReader, root: str, batch: pa.RecordBatch) -> tuple
 
 
 def decode_part(columns: ColumnReader, batch: pa.RecordBatch) -> DecodedPart:
-    """Decode a batch of nodes."""
     decoded = decode_nodes(batch, columns, with_entries=False)
     lists = decoded.lists
     starts = np.flatnonzero(np.diff(lists.node, prepend=-1))
@@ -358,7 +350,6 @@ def _shadows(decoded: DecodedNodes) -> Iterator[Shadow]:
 
 
 def lists_naming(columns: ColumnReader, wanted: Numbers, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return references to some ledgers from managed ledgers' lists (`audit.engine.decoding.REFERENCES`)."""
     some = columns.may_name(batch.column("value"), wanted)
     return decode_nodes(batch.filter(pa.array(some)), columns).lists_naming(wanted)
 

@@ -46,12 +46,9 @@ SIZES = schema_of("ledger_id bigint, czxid bigint, mzxid bigint, length bigint")
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Judge of unreferenced ledgers, one at a time.
+    """Judge of unreferenced ledgers, one at a time, as of the dump's time by the store's clock.
 
-    Attributes:
-        as_of_ms: time of the dump, by the store's clock.
-        protection: nodes that could not be read.
-        not_whole: ledgers that lists name in tiered storage, which is known not to have them whole.
+    ``not_whole``: ledgers that lists name in tiered storage, which is known not to have them whole.
     """
 
     as_of_ms: int
@@ -60,7 +57,6 @@ class Judge:
     not_whole: frozenset[int] = frozenset()
 
     def unattributed(self, row: Mapping[str, Any], found: UnattributedLedger) -> dict[str, Any]:
-        """Return a row of `audit.results.tables.UNATTRIBUTED_LEDGERS`."""
         return {**self._shared(row, found.size), "reason": found.reason}
 
     def orphan(

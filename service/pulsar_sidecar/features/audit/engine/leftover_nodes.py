@@ -6,8 +6,8 @@ be. A topic that is created or deleted while the dump is taken may look the same
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
@@ -37,11 +37,8 @@ _PARTITION: Final = rf"{PARTITIONED_SUFFIX}[0-9]+$"
 class Suspects:
     """Paths of nodes that point to nothing unless the dump has their targets.
 
-    Attributes:
-        schemas: schemas whose ledgers are all missing.
-        partitioned_topics: nodes of partitioned topics.
-        pending_acks: managed ledgers of transactions' pending acknowledgements.
-        marks: auto-recovery's marks of ledgers that lack copies.
+    ``pending_acks`` are managed ledgers of transactions' acknowledgements, ``marks`` auto-recovery's of ledgers that
+    lack copies; of ``schemas`` all ledgers are missing.
     """
 
     ledgers_root: str
@@ -59,20 +56,21 @@ class Suspects:
 
     @property
     def ledgers(self) -> pa.Array:
-        """Paths of the ledgers to look for."""
         return pa.array([self._marked(path) for path in self.marks], pa.string())
 
     def without(self, present: Iterable[pa.RecordBatch]) -> LeftoverNodes:
         """Return the suspects that point to nothing, given the `PRESENT` of `topics` and `ledgers`."""
         rows = [row for batch in present for row in batch.to_pylist()]
-        found = PresentPaths(
-            {row["path"] for row in rows if not row["unreadable"]}, {row["path"] for row in rows if row["unreadable"]}
-        )
+        there, unread = ({row["path"] for row in rows if bool(row["unreadable"]) is one} for one in (False, True))
+
+        def lacks(paths: Iterable[str]) -> bool:
+            return not any(path in there or _is_below(path, unread) for path in paths)
+
         nodes = [
             *map(_schema, self.schemas),
-            *(_partitioned_topic(path) for path in self.partitioned_topics if found.lacks([_managed_ledger(path)])),
-            *(_pending_acks(path) for path in self.pending_acks if found.lacks(_owners(path))),
-            *(_mark(path) for path in self.marks if found.lacks([self._marked(path)])),
+            *(_partitioned_topic(path) for path in self.partitioned_topics if lacks([_managed_ledger(path)])),
+            *(_pending_acks(path) for path in self.pending_acks if lacks(_owners(path))),
+            *(_mark(path) for path in self.marks if lacks([self._marked(path)])),
         ]
         return LeftoverNodes.of(nodes)
 
@@ -80,20 +78,9 @@ class Suspects:
         return ledger_path(LedgerId(_ledger_id(path)), self.ledgers_root)
 
 
-@dataclass(frozen=True, slots=True)
-class PresentPaths:
-    """Paths that the second pass found among those that it looked for, and those that it could not read."""
-
-    paths: set[str] = field(default_factory=set)
-    unread: set[str] = field(default_factory=set)
-
-    def lacks(self, paths: Iterable[str]) -> bool:
-        """Return True if none of the paths exists, as far as the dump could be read."""
-        return not any(path in self.paths or self._below_unread(path) for path in paths)
-
-    def _below_unread(self, path: str) -> bool:
-        parts = path.split("/")
-        return any("/".join(parts[:end]) in self.unread for end in range(2, len(parts)))
+def _is_below(path: str, directories: Collection[str]) -> bool:
+    parts = path.split("/")
+    return any("/".join(parts[:end]) in directories for end in range(2, len(parts)))
 
 
 # --- the first pass ------------------------------------------------------------------------------------------------
@@ -108,13 +95,11 @@ def partitioned_topics(paths: Iterable[str]) -> Iterator[str]:
 
 
 def pending_acks(paths: pa.Array) -> list[str]:
-    """Return the managed ledgers of pending acknowledgements among nodes."""
     named_so = paths.filter(pc.ends_with(paths, PENDING_ACKS_SUFFIX)).to_pylist()
     return [path for path in named_so if locate(path).place is Place.MANAGED_LEDGER]
 
 
 def under_replication_marks(nodes: pa.RecordBatch) -> list[str]:
-    """Return auto-recovery's marks among BookKeeper's own nodes."""
     paths = nodes.column("path")
     return list(paths.filter(pc.match_substring_regex(paths, _MARK)).to_pylist())
 

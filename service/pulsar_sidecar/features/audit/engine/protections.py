@@ -37,10 +37,7 @@ _CONSEQUENCES = {
         "nodes of schemas that cannot be read, nor what is below them",
         "no ledger of the schemas below them is deletable",
     ),
-    Scope.OWNER: (
-        "cursors and schemas that cannot be understood",
-        "no ledger that claims one of them is deletable",
-    ),
+    Scope.OWNER: ("cursors and schemas that cannot be understood", "no ledger that claims one of them is deletable"),
     Scope.COMPACTED: (
         "compaction cursors whose ledger was not read",
         "no compacted ledger of their topics is deletable",
@@ -72,11 +69,7 @@ def unknown_subtrees(nodes: pa.RecordBatch, foreign: Collection[str]) -> list[Un
     holds = pc.fill_null(pc.greater(pc.binary_length(nodes.column("value")), 0), True)
     left = paths.filter(pc.and_not(holds, known)).to_pylist()
     tops = {f"/{path.split('/')[1]}" for path in left if not any(_is_below(path, root) for root in foreign)}
-    return [
-        *_migrations(nodes),
-        *_other_clusters(paths, foreign),
-        *(_unknown(top) for top in sorted(tops)),
-    ]
+    return [*_migrations(nodes), *_other_clusters(paths, foreign), *map(_unknown, sorted(tops))]
 
 
 def _unknown(top: str) -> UnreadableNode:

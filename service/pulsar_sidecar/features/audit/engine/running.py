@@ -57,12 +57,7 @@ Tables = TypeVar("Tables")
 
 @dataclass(frozen=True, slots=True)
 class OpenedInputs:
-    """Opened inputs of an audit; every file matches its manifest.
-
-    Attributes:
-        inputs: the inputs as a summary names them.
-        offloaded: offload listing; None to leave tiered storage out.
-    """
+    """Opened inputs of an audit, each also as a summary names it; every file matches its manifest."""
 
     dump: Manifest
     listing: Manifest
@@ -73,12 +68,7 @@ class OpenedInputs:
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """Options of an audit, beside its inputs.
-
-    Attributes:
-        place: directory as its user wrote it.
-        exact: True to leave every value to the exact decoder (`audit.columnar.reader`).
-    """
+    """Options of an audit; ``place`` is as its user wrote it, ``exact`` leaves every value to the exact decoder."""
 
     policy: AuditPolicy
     tool_version: str
@@ -100,13 +90,7 @@ class AuditFindings(Generic[Tables]):
 
 @dataclass(frozen=True, slots=True)
 class WrittenTables:
-    """Written tables of an audit.
-
-    Attributes:
-        files: digests of the files, by name.
-        plan: plan; None if a guard failed.
-        report_rows: rows that the report shows.
-    """
+    """Written tables of an audit, with the digests of their files by name; ``plan`` is None if a guard failed."""
 
     output: UnfinishedDirectory
     files: Mapping[str, str]
@@ -168,12 +152,11 @@ def input_of(manifest: Manifest, sha256: str) -> Input:
 
 
 def input_of_audit(summary: AuditSummary, sha256: str) -> Input:
-    """Return an earlier audit in the form in which a summary names it."""
     return Input(sha256, f"audit {summary.audit_id}", store_time_ms=summary.store_time_ms)
 
 
 def _audit_id(opened: OpenedInputs, policy: AuditPolicy) -> str:
-    """Return the id of the audit of these inputs, the same from both engines."""
+    # The same from both engines.
     moment = datetime.fromtimestamp(as_of_ms(opened.dump) / 1000, UTC)
     inputs = [f"{role}:{opened.inputs[role].sha256}" for role in sorted(opened.inputs)]
     about = [*inputs, json.dumps(policy.document())]
@@ -181,7 +164,6 @@ def _audit_id(opened: OpenedInputs, policy: AuditPolicy) -> str:
 
 
 def _withheld(found: AuditCounts) -> AuditCounts:
-    """Count deletable ledgers and copies as withheld."""
     return replace(
         found,
         orphans_by={**found.orphans_by, "standing": _withheld_counts(found.orphans_by["standing"])},
@@ -253,7 +235,6 @@ def _together(one: Mapping[str, Count], other: Mapping[str, Count]) -> dict[str,
 
 
 def _unseen(opened: OpenedInputs, findings: AuditFindings[Tables]) -> tuple[Limitation, ...]:
-    """Describe everything that this audit could not see."""
     dump, listing, found, protection = opened.dump, opened.listing, findings.found, findings.protection
     others = (Subtree.BOOKKEEPER, Subtree.DISTRIBUTED_LOG, Subtree.ADMIN, Subtree.OTHER)
     unread = sum(dump.counts[part.value].unreadable for part in others if part.value in dump.counts)

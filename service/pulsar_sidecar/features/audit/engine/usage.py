@@ -113,14 +113,14 @@ def _encoded(texts: pa.ChunkedArray) -> Any:
 
 
 def _ranks(texts: Any) -> Numbers:
-    """Rank the encoded texts, nulls last: comparing four texts at a time takes ten times as long."""
+    # Nulls last. Comparing four texts at a time takes ten times as long.
     ranks = pc.rank(texts.dictionary, tiebreaker="dense")
     found: Numbers = ranks.take(texts.indices).cast(pa.int64()).fill_null(len(ranks) + 1).to_numpy()
     return found
 
 
 def _in_order(ranks: Sequence[Numbers]) -> tuple[Numbers, Numbers]:
-    """Return the order of the rows by their ranks, and the start of each group of equal ones in it."""
+    """Return the order of the rows, and the start of each group of equal ones in it."""
     order: Numbers = np.lexsort(ranks[::-1])
     is_first = np.ones(len(order), np.bool_)
     is_first[1:] = np.any([np.diff(ranked[order]) != 0 for ranked in ranks], axis=0)
@@ -145,7 +145,6 @@ def counts_of_usage(usage: pa.Table, column: str) -> dict[str, Count]:
 
 
 def counts_of_rows(rows: pa.Table, column: str) -> dict[str, Count]:
-    """Count rows with a ``length_bytes`` each by the values of a column."""
     unknown = rows.column("length_bytes").is_null().cast(pa.int64())
     sizes = {"bytes": rows.column("length_bytes"), "unknown_size_ledgers": unknown}
     return counts_of_usage(
@@ -170,11 +169,6 @@ def without_unread(gone: Numbers, unread: Collection[str], root: str) -> Numbers
     below = tuple(f"{path}/" for path in unread)
     seen = [not ledger_path(LedgerId(ledger_id), root).startswith(below) for ledger_id in gone.tolist()]
     return gone[np.array(seen, np.bool_)]
-
-
-def not_younger(references: pa.Table, newest: int) -> pa.Table:
-    """Return the `audit.engine.decoding.REFERENCES` to ledgers that are not younger than ``newest``."""
-    return references.filter(pc.less_equal(references.column("ledger_id"), newest))
 
 
 def without_replaced(gone: pa.Table, singles: pa.Table) -> pa.Table:

@@ -47,9 +47,7 @@ class AuditCounts:
     """Counts of an engine, as if every guard had passed.
 
     Attributes:
-        listed: existing ledgers; ``in_dump`` of them are among the dump's own ledgers, ``referenced`` of them are
-            referenced.
-        usage_by_kind: referenced existing ledgers by kind; ``usage_by_tenant`` the same by tenant.
+        listed: existing ledgers; ``in_dump`` are also among the dump's own, ``referenced`` also referenced.
         orphans_by: orphans by the columns ``standing``, ``kind``, ``cause`` and ``tenant``, and by ``age``.
         missing: references to ledgers that do not exist.
     """
@@ -122,11 +120,7 @@ def demand_fitting(
 
 
 def demand_plausible(found: AuditCounts, dump: Manifest) -> None:
-    """Refuse empty inputs, and inputs that know different ledgers: an empty answer is a failed answer.
-
-    Raises:
-        InvalidInputError: nothing exists, nothing is referenced, or dump and listing know different ledgers.
-    """
+    """Refuse inputs that are empty or know different ledgers (`InvalidInputError`): an empty answer failed."""
     if not found.listed:
         raise InvalidInputError("the listing contains no ledgers; export it again")
     if not found.references:
@@ -142,11 +136,7 @@ def demand_plausible(found: AuditCounts, dump: Manifest) -> None:
 
 
 def demand_few_missing(missing: int) -> None:
-    """Refuse a dump and a listing of different clusters.
-
-    Raises:
-        InvalidInputError: too many references are dangling.
-    """
+    """Refuse a dump and a listing of different clusters: too many references are dangling (`InvalidInputError`)."""
     if missing > MOST_MISSING:
         raise InvalidInputError(
             f"there are {missing:,} references to ledgers that do not exist; take dump and listing from the "
@@ -157,7 +147,6 @@ def demand_few_missing(missing: int) -> None:
 def guards(
     dump: Manifest, listing: Manifest, found: AuditCounts, earlier: EarlierCounts | None, policy: AuditPolicy
 ) -> tuple[GuardResult, ...]:
-    """Return every guard, passed or not."""
     reservations = dict.fromkeys((*dump.reservations, *listing.reservations))
     referenced = _share(found.referenced, found.listed)
     return (

@@ -33,11 +33,7 @@ _COPIES: Final = b"copies"
 
 
 def block_digest(rows: pa.RecordBatch) -> bytes:
-    """Return the hash of one whole block of a plan: rows with `PLAN_COLUMNS`, ascending by ``row``.
-
-    Raises:
-        InvalidInputError: the rows are not a block of a plan.
-    """
+    """Return the hash of one whole block: rows with `PLAN_COLUMNS`, ascending by ``row``, or `InvalidInputError`."""
     _demand_order(rows)
     first = rows.column("row")[0].as_py()
     if first % PLAN_BLOCK_ROWS or rows.num_rows > PLAN_BLOCK_ROWS:

@@ -8,8 +8,8 @@ The metrics are a file for the node exporter's textfile collector. An alert comp
 ``pulsar_sidecar_audit_timestamp_seconds`` with the present: an audit that did not run reports nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
@@ -18,11 +18,10 @@ import pyarrow.compute as pc
 from jinja2 import Environment
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from pulsar_sidecar.features.audit.results.drilling import owners_of
 from pulsar_sidecar.features.audit.results.summaries import AuditSummary, Count
 from pulsar_sidecar.features.audit.results.verdicts import conclude, orphans_of
-from pulsar_sidecar.reports.audit_pages import with_audits
-from pulsar_sidecar.reports.formatting import Row, format_count
+from pulsar_sidecar.reports.audit_pages import NO_TENANT, with_audits
+from pulsar_sidecar.reports.formatting import Row
 from pulsar_sidecar.reports.pages import page_environment
 
 REPORT_ROWS: Final = 50
@@ -47,19 +46,15 @@ LARGEST_FIRST: Final = {
 }
 """Order by size, unknown sizes last."""
 METRICS_NAME: Final = "metrics.prom"
+_LEVELS: Final = ("tenant", "namespace", "topic")
 _PREFIX: Final = "pulsar_sidecar_audit"
 
 
 @dataclass(frozen=True, slots=True)
 class ReportRows:
-    """Rows that a report shows, at most `REPORT_ROWS` of each table, or `REPORT_LEDGERS`.
+    """Rows that a report shows, at most `REPORT_ROWS` of each table, or `REPORT_LEDGERS` of orphans and owners.
 
-    Attributes:
-        orphans: rows of ``orphan_ledgers``, longest first, unknown lengths last, then by ledger id; `REPORT_LEDGERS`.
-        missing: rows of ``missing_ledgers``, by ledger id.
-        unattributed: rows of ``unattributed_ledgers``, ordered as orphans are.
-        owners: rows of ``ledger_usage``, the most bytes first; `REPORT_LEDGERS`.
-        offloaded: rows of ``offloaded_ledgers``, longest first.
+    Missing ledgers come by ledger id, all others in the order of `LARGEST_FIRST`, unknown sizes last.
     """
 
     orphans: Sequence[Row] = ()
@@ -72,7 +67,6 @@ class ReportRows:
 def report_rows_of(
     orphans: pa.Table, missing: pa.Table, unattributed: pa.Table, usage: pa.Table, offloaded: pa.Table
 ) -> ReportRows:
-    """Return the rows that `ReportRows` describes, from whole tables."""
     return ReportRows(
         orphans=first_rows(orphans, LARGEST_FIRST["orphans"], REPORT_LEDGERS),
         missing=first_rows(missing, ORDER["missing"]),
@@ -106,20 +100,58 @@ def report_html(summary: AuditSummary, extract: ReportRows, place: str = "AUDIT"
     )
 
 
+@dataclass(slots=True)
+class OwnerBranch:
+    """Owner with its counts, and the owners below it; every row of the extract is below exactly one owner.
+
+    Attributes:
+        used: referenced ledgers, of the largest owners; ``unreferenced``: its unreferenced ledgers.
+        below: owners of the next level, the most unreferenced bytes first.
+        rows: rows of the branch itself, which only topics and owners without a next level have.
+    """
+
+    name: str
+    used: Count
+    unreferenced: Count
+    is_topic: bool = False
+    below: list["OwnerBranch"] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+
+
+def owners_of(orphans: Sequence[Row], usage: Sequence[Row], level: int = 0) -> list[OwnerBranch]:
+    """Return the owners of these rows of ``orphan_ledgers`` and ``ledger_usage``, from tenants down to topics."""
+    found, used = _by(orphans, _LEVELS[level]), _by(usage, _LEVELS[level])
+    names = dict.fromkeys((*found, *used))
+    branches = [_branch(name, found.get(name, []), used.get(name, []), level) for name in names]
+    return sorted(branches, key=lambda each: (-each.unreferenced.known_bytes, -each.used.known_bytes))
+
+
+def _by(rows: Sequence[Row], column: str) -> dict[str | None, list[Row]]:
+    groups: dict[str | None, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row[column], []).append(row)
+    return groups
+
+
+def _branch(name: str | None, found: list[Row], used: list[Row], level: int) -> OwnerBranch:
+    branch = OwnerBranch(
+        name or (NO_TENANT if level == 0 else f"(no {_LEVELS[level]})"),
+        Count.sum(Count(row["ledgers"], row["bytes"], row["unknown_size_ledgers"]) for row in used),
+        Count.sum(Count(1, row["length_bytes"], int(row["length_bytes"] is None)) for row in found),
+    )
+    if name is None or level + 1 == len(_LEVELS):
+        branch.rows, branch.is_topic = found, name is not None
+    else:
+        branch.below = owners_of(found, used, level + 1)
+    return branch
+
+
 @cache
 def templates() -> Environment:
     return with_audits(page_environment("pulsar_sidecar.features.audit.results"))
 
 
-def largest(counts: Mapping[str, Count], most: int, length: Callable[[Count], int]) -> dict[str, Count]:
-    """Return at most ``most`` of the largest counts, and one for all others."""
-    ordered = sorted(counts.items(), key=lambda item: (-length(item[1]), item[0]))
-    others = [count for _, count in ordered[most:]]
-    return dict(ordered[:most]) | ({f"{format_count(len(others), 'other')}": Count.sum(others)} if others else {})
-
-
 def metrics_text(summary: AuditSummary) -> str:
-    """Return the metrics in Prometheus' text format."""
     return generate_latest(metrics_registry(summary)).decode()
 
 

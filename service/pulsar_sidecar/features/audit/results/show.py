@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 from pulsar_sidecar.features.audit.engine.usage import counts_of_rows, counts_of_usage
 from pulsar_sidecar.features.audit.requests import RowsRequest
 from pulsar_sidecar.features.audit.results.answers import RowGroup, TableRows
-from pulsar_sidecar.features.audit.results.report import LARGEST_FIRST, ORDER, first_rows, largest, templates
+from pulsar_sidecar.features.audit.results.report import LARGEST_FIRST, ORDER, first_rows, templates
 from pulsar_sidecar.features.audit.results.summaries import AuditSummary, Count, OffloadSummary
 from pulsar_sidecar.features.audit.results.tables import OffloadFinding, OrphanStatus, Table
 from pulsar_sidecar.features.audit.results.verdicts import conclude, orphans_of
-from pulsar_sidecar.reports.audit_pages import AGE_LABELS, owner_of, size_of
+from pulsar_sidecar.reports.audit_pages import AGE_LABELS, largest, owner_of, size_of
 from pulsar_sidecar.reports.formatting import Row, format_age, format_bytes, format_columns
 
 TABLES: Final = {
@@ -40,7 +40,6 @@ _NONE: Final = "(none)"
 
 
 def chosen_rows(name: str, table: pa.Table, wanted: RowsRequest) -> TableRows:
-    """Return a page of a table's rows."""
     chosen = _chosen(table, wanted.equal)
     order = LARGEST_FIRST if wanted.largest_first else ORDER
     return TableRows(chosen.num_rows, tuple(first_rows(chosen, order[name], wanted.limit, wanted.offset)))
@@ -72,7 +71,6 @@ def _chosen(table: pa.Table, equal: Mapping[str, str]) -> pa.Table:
 
 
 def overview(summary: AuditSummary, place: str) -> str:
-    """Describe the audit at a glance."""
     totals = {
         "exist": summary.existing,
         "are referenced": summary.referenced,
@@ -89,7 +87,7 @@ def overview(summary: AuditSummary, place: str) -> str:
         by_standing=_filled(summary.orphans),
         by_kind=_filled(summary.orphans_by_kind),
         by_cause=_filled(summary.orphans_by_cause),
-        by_tenant=largest(_filled(summary.orphans_by_tenant), _TENANTS, lambda count: count.known_bytes),
+        by_tenant=largest(_filled(summary.orphans_by_tenant), _TENANTS, "bytes"),
         by_age=_filled(ages),
         offloaded={
             f"{finding}{f', {status}' if status else ''}": count
@@ -100,14 +98,12 @@ def overview(summary: AuditSummary, place: str) -> str:
 
 
 def rows_text(name: str, found: TableRows) -> str:
-    """Format rows of a table as a text table."""
     title = f"{_TITLES[name]}: {len(found.rows):,} of {found.total:,}"
     cells = [{head: str(cell(row)) for head, cell in _CELLS[name].items()} for row in found.rows]
     return f"{title}\n{indent(format_columns(cells), '  ')}" if cells else title
 
 
 def groups_text(name: str, column: str, groups: Sequence[RowGroup]) -> str:
-    """Format groups of rows as a text table."""
     title = f"{_TITLES[name]} by {column}: {len(groups):,}"
     unit = "references" if name == "missing" else "ledgers"
     cells = [{column: group.value or _NONE, unit: f"{group.ledgers:,}", "size": size_of(group)} for group in groups]

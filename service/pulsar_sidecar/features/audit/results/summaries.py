@@ -33,7 +33,6 @@ class Input(Document, frozen=True):
         sha256: digest of its manifest or summary.
         source: kind and address, without credentials.
         first_zxid: earliest moment as of which it was read; None where the source does not report it.
-        last_zxid: latest moment as of which it was read.
         store_time_ms: time of the newest write in it, by the store's clock.
     """
 
@@ -93,17 +92,14 @@ class LeftoverNodes(Document, frozen=True):
 
     @property
     def count(self) -> int:
-        """Number of all of these nodes."""
         return sum(self.counts.values())
 
 
 @decodable
 class Count(Document, frozen=True):
-    """Ledgers, and the bytes of those whose size is known.
+    """Ledgers, and the bytes of those whose size is known; the number of the others is ``unknown_size_ledgers``.
 
-    Attributes:
-        bytes: None if there are ledgers and the size of none is known.
-        unknown_size_ledgers: number of ledgers that ``bytes`` leaves out.
+    ``bytes`` are None if there are ledgers and the size of none is known.
     """
 
     ledgers: int = 0
@@ -158,12 +154,10 @@ class PlanSummary(Document, frozen=True):
 
     @classmethod
     def of(cls, ledgers: Count, sha256: str) -> Self:
-        """Return the plan of these deletable ledgers."""
         return cls(ledgers.ledgers, ledgers.bytes, ledgers.unknown_size_ledgers, sha256)
 
     @property
     def ledgers(self) -> Count:
-        """Ledgers that the plan deletes."""
         return Count(self.rows, self.bytes, self.unknown_size_ledgers)
 
 
@@ -184,11 +178,9 @@ class OffloadUse(StrEnum):
 
 @decodable
 class OffloadSummary(Document, frozen=True):
-    """Copies in tiered storage, by an offload listing.
+    """Copies in tiered storage, by an offload listing; no locations if tiered storage was left out.
 
     Attributes:
-        locations: listed buckets and directories; none if tiered storage was left out.
-        objects: number of listed objects.
         findings: findings by `OffloadFinding`; ``standings`` has the unreferenced copies among them by `OrphanStatus`.
         uses: copies and bytes by use (`audit.engine.offloaded.OFFLOAD_USES`); ``uses_by_tenant`` by tenant, then use.
         price_per_gib_month: price that the user gave, 0 if none.
@@ -204,11 +196,9 @@ class OffloadSummary(Document, frozen=True):
 
     @property
     def finding_count(self) -> int:
-        """Number of findings."""
         return Count.sum(self.findings.values()).ledgers
 
     def cost(self, size_bytes: int) -> float:
-        """Return the price of some bytes for a month."""
         return size_bytes / _GIB * self.price_per_gib_month
 
     def costs_by_tenant(self) -> dict[str, tuple[float, ...]]:
@@ -232,19 +222,14 @@ class AuditSummary(Document, frozen=True):
         audit_id: id of the audit, also the partition of each table, ``audit_id=<id>``.
         inputs: inputs by role: ``dump``, ``listing``, and ``previous`` if there was one.
         policy: every setting that the verdicts depend on, by its option's name.
-        existing: all ledgers of the listing, with the bytes of BookKeeper's closed ones; ``referenced`` of them are
-            referenced by something.
-        orphans: orphans by `OrphanStatus`; ``orphans_by_kind`` by `LedgerKind`, ``orphans_by_cause`` by `OrphanCause`,
-            ``orphans_by_tenant`` by tenant, ``orphans_by_age`` by the report's label of an age, each of all orphans;
-            the empty string stands for a ledger without a tenant.
+        existing: all ledgers of the listing, with the bytes of BookKeeper's closed ones; ``referenced`` is part of it.
+        orphans: orphans by `OrphanStatus`; ``orphans_by_kind`` and others count all orphans, too, and the empty string
+            stands for a ledger without a tenant.
         existing_by_kind: all attributed ledgers of the listing by `LedgerKind`, ``existing_by_tenant`` by tenant.
-        dangers: topics that may destroy others' ledgers; audits of earlier builds looked for none.
         leftover_nodes: nodes that point to nothing; not findings, since they neither lose nor leak a ledger.
         guards: every guard, passed or not; one that did not pass withholds the plan.
-        plan: plan of deletions; None if a guard did not pass.
         history: earlier audits, oldest first, and this one at the end.
         files: SHA-256 of the files, by relative path.
-        offload: copies in tiered storage; audits of earlier builds looked for none.
     """
 
     audit_id: str
@@ -321,7 +306,7 @@ def parse_summary(document: Any) -> AuditSummary:
 
 
 def _with_unknown_sizes(part: Any) -> Any:
-    """Convert part of a summary to the present format; the old one lacks the numbers of unknown sizes."""
+    """Convert part of a summary that lacks the numbers of unknown sizes."""
     if isinstance(part, list):
         return [_with_unknown_sizes(each) for each in part]
     if not isinstance(part, dict):

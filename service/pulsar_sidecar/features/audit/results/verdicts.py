@@ -54,7 +54,6 @@ def _of_plan(summary: AuditSummary) -> str:
 
 
 def orphans_of(summary: AuditSummary) -> Count:
-    """Count all orphans, of any status."""
     return Count.sum(summary.orphans.values())
 
 

@@ -136,9 +136,8 @@ def dump(
 ) -> Manifest:
     """Make a dump; references outside of nodes come from the ``live`` cluster, and are marked unreadable without one.
 
-    Raises:
-        InvalidInputError: there is something at the output's place.
-        TemporaryError: the source could not be read whole; nothing is left behind.
+    `InvalidInputError`: there is something at the output's place. `TemporaryError`: the source could not be read whole;
+    nothing is left behind.
     """
     started_ms = clock.now_ms()
     tally = _Tally(ledgers_root, source.source.kind.keeps_times)

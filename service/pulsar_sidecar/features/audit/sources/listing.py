@@ -45,11 +45,9 @@ def list_ledgers(
     with_metadata: bool,
     tool_version: str,
 ) -> Manifest:
-    """Make a listing.
+    """Make a listing; nothing is left behind if it fails.
 
-    Raises:
-        InvalidInputError: there is something at the output's place.
-        TemporaryError: the listing could not be finished; nothing is left behind.
+    `InvalidInputError`: there is something at the output's place. `TemporaryError`: it could not be finished.
     """
     started_ms = clock.now_ms()
     rows = unreadable = 0

@@ -51,13 +51,7 @@ class Source(Document, frozen=True):
 
 @decodable
 class Proof(Document, frozen=True):
-    """Proof that a reading is whole.
-
-    Attributes:
-        start_marker: marker at the beginning, in words.
-        end_marker: marker at the end.
-        checks: number of comparisons of each kind, all of them in agreement.
-    """
+    """Proof that a reading is whole: markers in words, and numbers of comparisons by kind, all of them in agreement."""
 
     start_marker: str
     end_marker: str
@@ -99,13 +93,12 @@ class Manifest(Document, frozen=True, kw_only=True):
     Attributes:
         instance_id: BookKeeper's id of the ledger storage.
         cluster_name: Pulsar's name of the cluster, if there is exactly one in the store.
-        ledgers_root: BookKeeper's root path in the metadata store.
         zxids: range of the reading, in the store's order.
         as_of: time of the reading, by the store; None for a listing without metadata.
         counts: rows by subtree (of a dump's nodes) and by table; of an offload listing, by location.
         left_out: parts that were not read because the user chose so.
-        allows_deletion: True if a ledger that nothing here references may be deleted, given the other guards.
-        reservations: reasons why it may not.
+        allows_deletion: True if a ledger that nothing here references may be deleted, given the other guards;
+            ``reservations`` are the reasons against it.
         machine_times: times of start and end by this machine's clock, for people; never for ages.
     """
 

@@ -106,10 +106,7 @@ class Scratch(Protocol):
 class _Summaries:
     """Merged `tables.SUMMARIES` of all row groups, ordered by producer and row group.
 
-    Attributes:
-        numbers: number of each producer, counted from 0 in order of appearance.
-        of: number of each row's producer.
-        is_first: mask of the rows that are the first of their producer.
+    ``of`` has the number of each row's producer, by ``numbers``, which count in order of appearance.
     """
 
     numbers: dict[TopicProducer, int]
@@ -157,12 +154,9 @@ class _Summaries:
 
 @dataclass(slots=True)
 class _Suspects:
-    """Suspects of the second look.
+    """Suspects of the second look, with the lowest and the highest id of each producer's.
 
-    Attributes:
-        parts: number of parts on the disk; all rows of an id are in the same.
-        lowest: lowest id of each producer's suspects; ``highest``: the highest one.
-        ids: fingerprints, ascending; None if there are too many to hold.
+    All rows of an id are in the same part on the disk; ``ids`` are fingerprints, ascending; None if they are too many.
     """
 
     parts: int
@@ -324,7 +318,6 @@ def _put_aside(scratch: Scratch, name: str, parts: int, ids: Numbers, columns: C
 def _judge(
     part: int, producers: Sequence[TopicProducer], scratch: Scratch, found: _Found, output: TablesOutput
 ) -> None:
-    """Write the findings of one part."""
     aside, stored = scratch.take(f"suspects-{part}"), scratch.take(f"stored-{part}")
     if aside is None or stored is None:
         return

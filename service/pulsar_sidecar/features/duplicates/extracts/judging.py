@@ -34,10 +34,7 @@ UNPROVEN: Final = ("unopened_batches", "unseen_ranges")
 class FirstRows:
     """First rows, of all rows, that have the id of each suspect; `NOWHERE` where there is none.
 
-    Attributes:
-        any_payload: first row with any payload.
-        unread: first row whose payload was not read.
-        same_payload: first row whose payload was read and has the same hash.
+    ``unread`` is the first whose payload was not read, ``same_payload`` whose payload was read and has the same hash.
     """
 
     any_payload: Numbers
@@ -65,7 +62,7 @@ def earlier_rows(
 
 
 def _least(numbers: Numbers, is_start: Mask) -> Numbers:
-    """Return, for each number, the least one from the last start up to the next."""
+    """Return the least number from each start up to the next."""
     starts = np.flatnonzero(is_start)
     if not len(starts):
         return numbers
@@ -116,12 +113,9 @@ def judge_topics(sums: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def demand_counted(topics: Sequence[tuple[str, int, int]]) -> None:
-    """Refuse an extract in which a topic's rows differ from its own count.
-
-    Raises:
-        InvalidInputError: there is such a topic; the text has its name, rows and count.
-    """
-    for topic, rows, counted in topics:
+    """Refuse an extract in which a topic's rows differ from its own count: its name, rows and count."""
+    if topics:
+        topic, rows, counted = topics[0]
         raise InvalidInputError(
             f"the extract has {format_count(rows, 'message')} of {topic} and counts {counted:,} itself; "
             "extract the messages again"
@@ -129,13 +123,11 @@ def demand_counted(topics: Sequence[tuple[str, int, int]]) -> None:
 
 
 def demand_order(topics: Sequence[str]) -> None:
-    """Refuse an extract in which a topic's rows are not in the order of its log.
-
-    Raises:
-        InvalidInputError: there is such a topic.
-    """
-    for topic in topics:
-        raise InvalidInputError(f"the messages of {topic} are not in the order of its log; extract the messages again")
+    """Refuse an extract in which a topic's rows are not in the order of its log."""
+    if topics:
+        raise InvalidInputError(
+            f"the messages of {topics[0]} are not in the order of its log; extract the messages again"
+        )
 
 
 def out_of_order(parts: pa.Table) -> list[str]:

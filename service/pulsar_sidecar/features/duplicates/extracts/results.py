@@ -34,13 +34,9 @@ _EXIT_CODES: Final = {
 
 @decodable
 class DuplicateCounts(Document, frozen=True, kw_only=True):
-    """Counts over all topics.
+    """Counts over all topics, and findings by `FindingKind`; a topic not proven may have findings, too.
 
-    Attributes:
-        topics_with_findings: topics with findings; some are among ``topics_not_proven`` too.
-        unopened_batches: batches whose messages' ids are unknown.
-        messages: rows that were judged, without ``markers`` and earlier chunks.
-        findings: number of findings by `FindingKind`.
+    ``messages`` are the rows that were judged, without ``markers`` and earlier chunks.
     """
 
     topics_with_findings: int
@@ -56,14 +52,11 @@ class DuplicateCounts(Document, frozen=True, kw_only=True):
 
 @decodable
 class DuplicatesSummary(DuplicateCounts, frozen=True, kw_only=True):
-    """Results apart from the rows of the tables.
+    """Results apart from the rows of the tables; ``topics`` includes those without messages.
 
     Attributes:
         extract_sha256: digest of the extract's manifest.
-        scope: tenant, namespace or topic of the extract.
-        source: address from which it was read.
         extract_times: start and end of the extract, milliseconds since the epoch.
-        topics: number of topics of the extract, including those without messages.
         files: SHA-256 of the files, by relative path.
     """
 
@@ -80,14 +73,12 @@ class DuplicatesSummary(DuplicateCounts, frozen=True, kw_only=True):
 
     @property
     def result(self) -> TopicResult:
-        """Result of the search."""
         if any(self.findings.values()):
             return TopicResult.FINDINGS
         return TopicResult.NOT_PROVEN if self.topics_not_proven else TopicResult.CLEAN
 
     @property
     def exit_code(self) -> int:
-        """Exit code of a program with this result."""
         return _EXIT_CODES[self.result]
 
     def document(self) -> dict[str, Any]:

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pulsar_sidecar.features.duplicates.extract_schema import MESSAGES
-from pulsar_sidecar.features.duplicates.extracts.tables import ROWS_OF_A_GROUP, TOPIC_PARTS
+from pulsar_sidecar.features.duplicates.extracts.tables import MESSAGES, ROWS_OF_A_GROUP, TOPIC_PARTS
 from pulsar_sidecar.features.duplicates.rows import NOT_CHUNKED, WHOLE_BATCH, MessageKind, PayloadState
 
 Numbers = npt.NDArray[np.int64]
@@ -70,11 +69,7 @@ class ProducerRows(NamedTuple):
 class ComparableRows:
     """Rows of a row group that brokers would compare, by producer, and then in the order of the log.
 
-    Attributes:
-        table: the row group.
-        producers: producers in any order.
-        of: producer of each row, by its place among ``producers``, ascending.
-        index: place of each row in the row group.
+    ``of`` is the producer of each row, by its place among ``producers``, ascending; ``index`` its place in the group.
     """
 
     table: pa.Table
@@ -99,16 +94,14 @@ class ComparableRows:
 
     @cached_property
     def sequence_id(self) -> Numbers:
-        """Id of each row."""
         return self.column("sequence_id").astype(np.int64, copy=False)
 
     @cached_property
     def is_first(self) -> Mask:
-        """Mask of the rows that are the first of their producer here."""
+        """Mask of the first row of each producer."""
         return starts_of(self.of)
 
     def column(self, name: str) -> npt.NDArray[np.generic]:
-        """Return another column."""
         values = column(self.table, name)
         return values if len(self.index) == len(values) and len(self.producers) < 2 else values[self.index]
 
@@ -229,7 +222,6 @@ def ascends(first: Sequence[Numbers], last: Sequence[Numbers]) -> Mask:
 
 
 def _sums(mask: npt.NDArray[np.generic], starts: Numbers) -> Numbers:
-    """Count the True values from each start to the next."""
     return _reduced(np.add, mask.astype(np.int64), starts)
 
 

@@ -33,10 +33,8 @@ ORDER_OF_PRODUCERS: Final = ("topic", "producer", "replicated_from")
 class ReportRows:
     """Rows that a report shows, at most `SHOWN_ROWS` of each table.
 
-    Attributes:
-        findings: findings in `ORDER_OF_FINDINGS`.
-        producers: producers with findings, the most findings first, then in `ORDER_OF_PRODUCERS`.
-        topics: topics that are not clean, the most findings first, then by name.
+    Findings are in `ORDER_OF_FINDINGS`; producers with findings, and topics that are not clean, have the most first,
+    then are in `ORDER_OF_PRODUCERS`, or by name.
     """
 
     findings: Sequence[Row] = ()
@@ -71,12 +69,7 @@ def find_duplicates(
 ) -> DuplicatesSummary:
     """Search an extract; after `InvalidInputError` (it is not complete) nothing is left behind.
 
-    Args:
-        engine: engine that has opened the extract.
-        manifest: manifest of the extract, which all its files match.
-        sha256: digest of the manifest.
-        tool_version: version for the summary.
-        place: output directory as its user wrote it.
+    ``sha256`` is the digest of ``manifest``, which all files match; ``place`` the output as its user wrote it.
     """
     with engine.write() as written:
         counts = written.counts
@@ -105,7 +98,6 @@ def find_duplicates(
 
 
 def _report(summary: DuplicatesSummary, shown: ReportRows, place: str) -> str:
-    """Render one page that contains everything, with the unseen entries right below the verdict."""
     environment = page_environment("pulsar_sidecar.features.duplicates.extracts")
     environment.filters |= {"place": _place}
     page = environment.get_template("duplicates.html.j2")
@@ -113,6 +105,5 @@ def _report(summary: DuplicatesSummary, shown: ReportRows, place: str) -> str:
 
 
 def _place(row: Row, prefix: str = "") -> str:
-    """Format ``ledger:entry:batch index`` of a finding, or of the earlier message."""
     parts = [row[f"{prefix}{name}"] for name in ("ledger_id", "entry_id", "batch_index")]
     return "-" if parts[0] is None else ":".join(map(str, parts))

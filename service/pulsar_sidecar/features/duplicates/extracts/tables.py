@@ -1,15 +1,49 @@
-"""Tables of findings, and the intermediate tables that lead to them.
+"""Tables of an extract and of findings, and the intermediate tables that lead to them: only here are columns named.
+
+Invariants of an extract: the rows of a topic are contiguous, over row groups and over files in the order of their
+names, and in the order of its log (ledger, entry, batch index). Every entry of a topic is in exactly one place: as rows
+of ``messages``, or in a range of ``unseen``. ``ledgers`` has the ranges of the rows, so that both can be counted again.
+Topics are full names of partitions, or of topics without.
 
 A ``row`` counts through an extract: its row group's number times `ROWS_OF_A_GROUP`, plus its place in the group.
 """
 
 from typing import Final
 
+from pulsar_sidecar.features.duplicates.rows import MessageRow
 from pulsar_sidecar.reports.schemas import schema_of
 
 ROWS_OF_A_GROUP: Final = 1 << 32
 _PRODUCER: Final = "topic string not null, producer string, replicated_from string"
 _PLACE: Final = "ledger_id bigint, entry_id bigint, batch_index bigint"
+
+MESSAGES: Final = schema_of("""
+    topic name not null, producer name not null, sequence_id bigint not null, ledger_id bigint not null,
+    entry_id bigint not null, batch_index integer not null, batch_size integer not null, chunk_id integer not null,
+    chunks integer not null, publish_time_ms bigint not null, payload_hash bigint not null, kind tinyint not null,
+    payload_state tinyint not null, replicated_from name
+""")
+"""Row of each message; see `rows.MessageRow`. ``kind`` is a `MessageKind`, ``payload_state`` a `PayloadState`."""
+
+UNSEEN: Final = schema_of("""
+    topic string not null, ledger_id bigint not null, first_entry_id bigint not null, last_entry_id bigint,
+    cause string not null, reason string not null
+""")
+"""Entries that were not read; ``cause`` is an `UnseenCause`. ``last_entry_id`` is null where the ledger's end is
+unknown. A topic with such a row is never clean, unless the cause is ``trimmed``: the topic no longer holds these
+entries."""
+
+LEDGERS: Final = schema_of("""
+    topic string not null, ledger_id bigint not null, first_entry_id bigint not null, last_entry_id bigint,
+    entries bigint not null, messages bigint not null
+""")
+"""Range of entries of each ledger that was read, both ends included, with the number of its entries that were seen, and
+of their rows in ``messages``. A ledger without entries has no row."""
+
+TABLES: Final = {"messages": MESSAGES, "unseen": UNSEEN, "ledgers": LEDGERS}
+"""Tables by the name of their folder."""
+
+assert MESSAGES.names == ["topic", *MessageRow._fields]
 
 FINDINGS: Final = schema_of(f"""
     {_PRODUCER}, finding string not null, sequence_id bigint not null, {_PLACE}, message_kind string not null,
