@@ -233,18 +233,6 @@ def test_others_are_served_in_time_and_what_is_left_is_used(base_ms: float, dele
     assert mean(store.levels) > 0.5 * room
 
 
-def test_a_factor_that_allows_more_is_used() -> None:
-    levels = []
-    for factor in (1.5, 2.0, 4.0):
-        store = Store(2.0, 0.6, factor=factor)
-        store.idle(30)
-        store.drain(10)
-        store.drain(30)
-        levels.append(mean(store.levels))
-    assert levels == sorted(levels)
-    assert levels[2] > 1.5 * levels[0]
-
-
 def test_after_a_stall_it_comes_back_within_seconds() -> None:
     store = Store(1.0, 0.05)
     store.idle(30)

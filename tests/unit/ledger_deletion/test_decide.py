@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.features.ledger_deletion.second_phase.decide import (
     LINKED_AFTER_CLOSING,
     UNKNOWN_END,
@@ -254,8 +253,9 @@ def test_missing_ledger_is_already_gone() -> None:
 def test_unreadable_facts_are_retried() -> None:
     undecodable = UndecodableLedger("format 4")
     assert decide(facts(ledger=undecodable), POLICY) == RetryLater(OutcomeReason.METADATA_UNREADABLE, "format 4")
-    unknown = facts(references=ReferencesUnknown("no bookie answers"))
-    assert decide(unknown, POLICY) == RetryLater(OutcomeReason.REFERENCES_UNKNOWN, "no bookie answers")
+    for about in (record(), offload_record()):
+        unknown = facts(about, references=ReferencesUnknown("no bookie answers"))
+        assert decide(unknown, POLICY) == RetryLater(OutcomeReason.REFERENCES_UNKNOWN, "no bookie answers")
 
 
 @pytest.mark.parametrize("about", [record(instance_id="there"), offload_record(instance_id="there")])
@@ -398,8 +398,6 @@ TRACKER = view(cursors=frozenset({SUBSCRIPTION}))
     ("case", "detail"),
     [
         (facts(record(instance_id="there")), "the record is about there, this is here"),
-        (facts(ledger=None), "there is no such ledger"),
-        (facts(ledger=UndecodableLedger("odd")), "odd"),
         (
             facts(record(created_ms=5)),
             f"it was created at {CREATED_MS} ms, the record means 5 ms",
@@ -407,8 +405,6 @@ TRACKER = view(cursors=frozenset({SUBSCRIPTION}))
         (facts(ledger=stored(ForeignLedger())), "its metadata does not name Pulsar as its application"),
         (facts(ledger=stored(UnknownClaim("odd"))), "odd"),
         (facts(ledger=stored(SchemaClaim(SchemaId("a/b/c")))), "its metadata names SchemaClaim(schema_id='a/b/c')"),
-        (facts(references=ReferencesUnknown("odd")), "odd"),
-        (facts(offload_record(), references=ReferencesUnknown("odd")), "odd"),
         (facts(replace(offload_record(), offload_context=None)), "the record has no offloadContext"),
         (facts(references=Referenced(GUARD), operation_running=True), "/owner at version 5 references it"),
         (facts(record(unreferenced=True), references=Referenced(GUARD)), "/owner at version 5 references it"),
@@ -420,7 +416,6 @@ TRACKER = view(cursors=frozenset({SUBSCRIPTION}))
             facts(record(marked_version=4), references=Referenced(GUARD)),
             "/owner at version 5 references it, it was marked at version 4",
         ),
-        (facts(references=Referenced(GUARD)), "/owner at version 5 references it"),
         (
             facts(references=Referenced(GUARD), in_use_since_ms=0),
             "/owner at version 5 references it, and still did after the waiting time",
@@ -449,9 +444,3 @@ def test_the_detail_names_what_was_found(case: Facts, detail: str) -> None:
     verdict = decide(case, POLICY)
     assert isinstance(verdict, Keep | RetryLater | Postpone)
     assert verdict.detail == detail
-
-
-@pytest.mark.parametrize("about", [record(), offload_record()])
-def test_unknown_references_are_the_reason_to_wait(about: PendingDeleteLedgerInfo) -> None:
-    case = facts(about, references=ReferencesUnknown("odd"))
-    assert decide(case, POLICY) == RetryLater(OutcomeReason.REFERENCES_UNKNOWN, "odd")

@@ -42,17 +42,6 @@ def test_an_orphan_is_deleted_after_its_bytes_are_kept(fake_pulsar: FakePulsar, 
     assert waiting(fake_pulsar) == 0
 
 
-def test_batch_of_100_mixed_records_is_settled(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    orphans = [orphan(fake_pulsar, topic) for _ in range(100)]
-    send(fake_pulsar, *(about(topic, ledger_id) for ledger_id in [*orphans, *fake_pulsar.listed(topic), 99_999]))
-    sidecar = Sidecar(fake_pulsar)
-    sidecar.work()
-    check(fake_pulsar)
-    assert fake_pulsar.ledgers() & set(orphans) == set()
-    assert ends(fake_pulsar, 99_999) == [GONE]
-    assert ends(fake_pulsar, fake_pulsar.listed(topic)[0]) == [("kept", "ledger-still-in-use")]
-
-
 def test_two_records_of_one_ledger_in_a_batch_make_one_deletion(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     ledger_id = orphan(fake_pulsar, topic)
     send(fake_pulsar, *[about(topic, ledger_id)] * 5)

@@ -20,10 +20,10 @@ from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.ownership.paths import managed_ledger_path
 
 from tests.fakes.brokers import TopicDeletion
-from tests.fakes.pulsar import FakePulsar, TopicPlan
+from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.driving import OP, asked, begin, running
 from tests.unit.ledger_deletion.orphans import NAME
-from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, accepted_records, check, restarted
+from tests.unit.ledger_deletion.sidecars import Sidecar, accepted_records, check, restarted
 
 REFUSAL = BrokerRefusedError(412, "Topic has active producers/subscriptions")
 
@@ -263,15 +263,3 @@ def test_an_unreadable_operation_holds_up_no_other(fake_pulsar: FakePulsar, topi
     fake_pulsar.clock.advance_ms(10_000)
     assert sidecar.drive() is OperationState.DONE
     assert running(fake_pulsar) == ["aaa"]
-
-
-def test_after_a_crash_anyone_goes_on(fake_pulsar: FakePulsar) -> None:
-    topic = fake_pulsar.topic(NAME, TopicPlan(compacted=True))
-    sidecar = Sidecar(fake_pulsar, steps=CrashAt(3))
-    with pytest.raises(Crash):
-        begin(sidecar, topic)
-    fake_pulsar.store.end_session()
-    other = Sidecar(fake_pulsar, name="sidecar-2", store=fake_pulsar.store.other_session())
-    other.work()
-    check(fake_pulsar)
-    assert fake_pulsar.ledgers() == set()

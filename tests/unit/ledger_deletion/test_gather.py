@@ -36,7 +36,6 @@ from pulsar_sidecar.protobuf import MLDataFormats_pb2 as ml
 from tests.fakes.bookkeeper import (
     bucket_custom_metadata,
     compacted_custom_metadata,
-    cursor_bytes,
     cursor_custom_metadata,
     data_custom_metadata,
     schema_custom_metadata,
@@ -133,23 +132,6 @@ def test_each_kind_of_orphan_is_found_unreferenced_and_guarded(fake_pulsar: Fake
         assert facts.references == Unreferenced(())
 
 
-def test_both_of_the_newest_two_positions_count(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    (old,) = fake_pulsar.compacted(fake_pulsar.cursors(topic)[COMPACTION])
-    new = fake_pulsar.compact(topic)
-    newest = fake_pulsar.compact(topic)
-    kind = LedgerComponent.COMPACTED_LEDGER
-    found = gather(fake_pulsar, *(about(topic, ledger_id, kind) for ledger_id in (old, new, newest)))
-    assert [type(facts.references) for facts in found] == [Unreferenced, Referenced, Referenced]
-
-
-def test_a_position_without_a_compacted_ledger_references_none(fake_pulsar: FakePulsar) -> None:
-    topic = fake_pulsar.topic("persistent://public/default/plain")
-    compacted = fake_pulsar.ledger(compacted_custom_metadata(str(topic)))
-    fake_pulsar.cursor(topic, "__compaction")
-    (facts,) = gather(fake_pulsar, about(topic, compacted, LedgerComponent.COMPACTED_LEDGER))
-    assert isinstance(facts.references, Unreferenced)
-
-
 def test_a_closed_compaction_cursor_needs_no_bookie(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     compacted = fake_pulsar.compact(topic, closed=True)
     fake_pulsar.entries.fail(TemporaryError("no bookie answers"))
@@ -179,16 +161,6 @@ def test_a_compaction_cursor_that_cannot_be_read_is_unknown(
         fake_pulsar.entries.drop(cursor_ledger)
     (facts,) = gather(fake_pulsar, about(topic, compacted, LedgerComponent.COMPACTED_LEDGER))
     assert isinstance(facts.references, ReferencesUnknown)
-
-
-def test_an_owners_node_that_cannot_be_read_is_unknown(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    ids = by_kind(fake_pulsar, topic)
-    name = topic.managed_ledger_name
-    for path in (managed_ledger_path(name), cursor_path(name, CursorName("sub")), schema_path(topic.schema_id)):
-        fake_pulsar.store.put(path, b"\xff\xff")
-    fake_pulsar.store.put(cursor_path(name, COMPACTION), b"\xff\xff")
-    found = gather(fake_pulsar, *(about(topic, ledger_id, component) for component, ledger_id in ids.items()))
-    assert all(isinstance(facts.references, ReferencesUnknown) for facts in found)
 
 
 # --- offloaded ---------------------------------------------------------------------------------------------------
@@ -354,4 +326,3 @@ def test_a_cursors_node_is_decoded_once_for_a_whole_batch(fake_pulsar: FakePulsa
     ids = [fake_pulsar.ledger(compacted_custom_metadata(NAME)) for _ in range(5)]
     gather(fake_pulsar, *(about(topic, ledger_id, kind) for ledger_id in ids))
     assert len(fake_pulsar.entries.reads) == 1
-    fake_pulsar.store.put(cursor_path(topic.managed_ledger_name, COMPACTION), cursor_bytes(None))

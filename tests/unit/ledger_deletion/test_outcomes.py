@@ -184,16 +184,6 @@ def test_an_outcome_message_to_the_byte() -> None:
     )
 
 
-def test_a_text_that_is_not_valid_unicode_is_kept_escaped() -> None:
-    (payload,) = settled_messages(
-        "s", 5, [RecordOutcome(Decision.REJECTED, OutcomeReason.MALFORMED, "\ud800", "1:2:0", None)]
-    )
-    assert payload == (
-        b'{"step":"settled","sidecar":"s","atMs":5,"entries":[{"messageId":"1:2:0","decision":"rejected",'
-        b'"reason":"malformed","detail":"\\ud800"}]}'
-    )
-
-
 def test_a_message_is_filled_to_its_last_byte() -> None:
     """A message's limit is counted over its entries and the commas between them."""
     empty = len(json.dumps({"x": ""}, separators=(",", ":")))

@@ -4,24 +4,21 @@ from dataclasses import replace
 
 import pytest
 from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.features.ledger_deletion.record import encode_record
 from pulsar_sidecar.features.ledger_deletion.results import OperationState
 from pulsar_sidecar.features.ledger_deletion.second_phase.decide import OutcomeReason
 from pulsar_sidecar.features.ledger_deletion.second_phase.retry import REASON, RECONSUMETIMES, RetryPolicy
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     DisabledError,
-    PermanentError,
     TemporaryError,
 )
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState, LedgerType
 from pulsar_sidecar.model.names import CursorName, TopicName
-from pulsar_sidecar.ownership.paths import cursor_path, managed_ledger_path, replication_lock_path
+from pulsar_sidecar.ownership.paths import managed_ledger_path, replication_lock_path
 
 from tests.fakes.bookkeeper import (
     bucket_custom_metadata,
-    cursor_bytes,
     data_custom_metadata,
     schema_custom_metadata,
 )
@@ -356,14 +353,6 @@ def test_a_refused_operation_does_not_lose_what_its_broker_unlinked_before(
     assert fake_pulsar.ledgers() == ids & fake_pulsar.referenced().keys() - fake_pulsar.removed_by_brokers
 
 
-def test_a_permanent_error_of_the_storage_is_final_and_kept(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    context = fake_pulsar.context(70, deleted=False)
-    fake_pulsar.offloaded.fail_next(PermanentError("the bucket is not allowed"))
-    send(fake_pulsar, replace(about(topic, 70), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context))
-    Sidecar(fake_pulsar).process()
-    assert endings(fake_pulsar) == {(70, "OFFLOAD_LEDGER"): [("kept", "refused-by-storage")]}
-
-
 def test_a_storage_that_is_not_allowed_yet_keeps_the_record_for_the_operator(
     fake_pulsar: FakePulsar, topic: TopicName
 ) -> None:
@@ -374,12 +363,3 @@ def test_a_storage_that_is_not_allowed_yet_keeps_the_record_for_the_operator(
     assert endings(fake_pulsar) == {}
     (again,) = fake_pulsar.topics.messages(DeletionTopic.RETRY)
     assert "offloadAllowedLocations" in again.properties[REASON]
-
-
-def test_a_cursor_that_was_deleted_frees_its_ledger(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    cursor_ledger = fake_pulsar.cursors(topic)[CursorName("sub")].cursor_ledger
-    record = replace(about(topic, cursor_ledger), component=LedgerComponent.MANAGED_CURSOR, cursor_name="sub")
-    fake_pulsar.store.put(cursor_path(topic.managed_ledger_name, CursorName("sub")), cursor_bytes(None))
-    fake_pulsar.topics.put(PENDING, encode_record(record), key=NAME)
-    Sidecar(fake_pulsar).process()
-    assert ends(fake_pulsar, cursor_ledger) == [DELETED]

@@ -50,12 +50,6 @@ def test_a_second_holds_as_many_as_the_rate_allows() -> None:
     assert moments == [(0, 10), (1, 10), (2, 5)]
 
 
-def test_a_slow_rate_hands_out_one_at_a_time() -> None:
-    clock = FakeClock()
-    moments = [clock.monotonic_seconds() for _ in rate_limiter(clock, 0.5).chunks(range(3))]
-    assert moments == [0, 2, 4]
-
-
 def test_a_turn_that_was_waited_for_is_not_waited_for_again() -> None:
     clock = FakeClock()
     one = rate_limiter(clock, 0.1)

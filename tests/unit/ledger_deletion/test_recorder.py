@@ -75,15 +75,9 @@ def test_a_partitioned_topic_is_recorded_with_its_partitions_and_one_schema(fake
         f"{topic}-partition-0",
         f"{topic}-partition-1",
     }
-    assert sorted(ids(fake_pulsar)) == sorted(
-        fake_pulsar.ledgers() - schema_of_a_name_that_looks_like_a_partition(fake_pulsar, topic)
-    )
-
-
-def schema_of_a_name_that_looks_like_a_partition(fake_pulsar: FakePulsar, topic: TopicName) -> set[LedgerId]:
-    # Its base is another topic's name, and so is its schema's id: whose schema that is, cannot be known.
-    assert topic.partition_index == 3
-    return {ledger for ledger, path in fake_pulsar.referenced().items() if path.startswith("/schemas")}
+    # The name looks like a partition's: its base is another topic's name, and so is its schema's id.
+    schemas = {ledger for ledger, path in fake_pulsar.referenced().items() if path.startswith("/schemas")}
+    assert sorted(ids(fake_pulsar)) == sorted(fake_pulsar.ledgers() - schemas)
 
 
 def test_single_partition_does_not_record_the_shared_schema(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
@@ -98,7 +92,7 @@ def test_both_of_two_newest_compacted_ledgers_are_recorded(fake_pulsar: FakePuls
     topic = fake_pulsar.topic(NAME, TopicPlan(compacted=True))
     second = fake_pulsar.compact(topic)
     record(sidecar, held(sidecar, topic))
-    assert {second - 2, second} & set(ids(fake_pulsar)) == {second} | ({second - 2} & set(fake_pulsar.referenced()))
+    assert second in fake_pulsar.referenced()
     assert set(fake_pulsar.referenced()) == set(ids(fake_pulsar))
 
 

@@ -8,7 +8,7 @@ from pulsar_sidecar.features.ledger_deletion.second_phase.gather import OwnerNod
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.metadata import Guard, Node
-from pulsar_sidecar.model.names import CursorName, encode_cursor, parse_topic_name
+from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
 from pulsar_sidecar.ownership.claims import (
     BucketClaim,
     Claim,
@@ -119,8 +119,3 @@ def test_the_last_two_positions_of_an_open_compaction_cursor_count(tail: list[in
 def test_the_nodes_own_position_is_stale_while_there_is_a_cursor_ledger() -> None:
     data = cursor_bytes(CURSOR_LEDGER, compacted_ledger=7)
     assert isinstance(nodes(PATHS["compacted"], data, [8]).references(CLAIMS["compacted"], LedgerId(7)), Unreferenced)
-
-
-def test_another_subscriptions_cursor_is_another_node() -> None:
-    claim = CursorClaim(TOPIC.managed_ledger_name, CursorName("other"))
-    assert owner_path(claim) != PATHS["cursor"]

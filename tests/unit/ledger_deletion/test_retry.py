@@ -46,38 +46,19 @@ def test_the_first_copy_has_every_property_of_java() -> None:
     assert next_copy.message.deliver_after_ms == 600_000
     assert next_copy.message.properties == {
         "mine": "1",
-        REAL_TOPIC: PENDING,
-        REAL_SUBSCRIPTION: "ledger-deletion-worker",
-        ORIGIN_MESSAGE_ID: "28:0:2",
-        ORIGIN_MESSAGE_IDY_TIME: "28:0:2",
-        RECONSUMETIMES: "1",
-        DELAY_TIME: "600000",
+        "REAL_TOPIC": PENDING,
+        "REAL_SUBSCRIPTION": "ledger-deletion-worker",
+        "ORIGIN_MESSAGE_ID": "28:0:2",
+        "ORIGIN_MESSAGE_IDY_TIME": "28:0:2",
+        "RECONSUMETIMES": "1",
+        "DELAY_TIME": "600000",
         REASON: "why",
     }
-
-
-def test_names_are_spelled_as_java_spells_them() -> None:
-    names = [RECONSUMETIMES, DELAY_TIME, REAL_TOPIC, REAL_SUBSCRIPTION, ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_IDY_TIME]
-    assert names == [
-        "RECONSUMETIMES",
-        "DELAY_TIME",
-        "REAL_TOPIC",
-        "REAL_SUBSCRIPTION",
-        "ORIGIN_MESSAGE_ID",
-        "ORIGIN_MESSAGE_IDY_TIME",
-    ]
 
 
 def test_properties_are_sorted_by_name_as_in_a_tree_map() -> None:
     names = list(again(replace(ORIGINAL, properties={"z": "1", "A": "2", "a": "3"})).message.properties)
     assert names == sorted(names)
-
-
-def test_origin_is_put_only_if_absent() -> None:
-    second = again(delivered(ORIGINAL, again(ORIGINAL).message)).message.properties
-    assert second[REAL_TOPIC] == PENDING
-    assert second[ORIGIN_MESSAGE_ID] == second[ORIGIN_MESSAGE_IDY_TIME] == "28:0:2"
-    assert second[RECONSUMETIMES] == "2"
 
 
 def test_a_message_of_a_java_consumer_is_continued() -> None:
@@ -106,10 +87,6 @@ def test_ten_retries_then_the_dead_letter_topic() -> None:
     assert last.message.properties[RECONSUMETIMES] == "11"
     assert last.message.properties[DELAY_TIME] == "600000"
     assert last.message.deliver_after_ms is None
-
-
-def test_zero_retries_go_to_the_dead_letter_topic() -> None:
-    assert again(ORIGINAL, RetryPolicy(1, 0)).destination is DeletionTopic.DEAD_LETTER
 
 
 @pytest.mark.parametrize(("delay_ms", "written", "after_ms"), [(5, "5", 5), (0, "0", None), (-7, "0", None)])

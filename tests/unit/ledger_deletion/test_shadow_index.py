@@ -18,6 +18,7 @@ from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE, Shadow
 from tests.cluster.patience import until
 from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.fakes.clock import FakeClock
+from tests.fakes.metadata import Method
 from tests.fakes.pulsar import FakePulsar
 from tests.fakes.watched_store import FakeTopicChanges
 from tests.unit.ledger_deletion.sidecars import Sidecar
@@ -97,6 +98,18 @@ def several(indexed: Indexed, count: int, pool: ThreadPoolExecutor) -> Sequence[
     waiting = [pool.submit(indexed.index.shadows_of, {indexed.source}) for _ in range(count)]
     until(lambda: indexed.index._deletions_waiting == count, "all calls wait", SECONDS)
     return waiting
+
+
+def held(indexed: Indexed, method: Method) -> tuple[threading.Event, threading.Event]:
+    """Hold the next call of the store: an event that it is held, and one that releases it."""
+    is_held, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        is_held.set()
+        go_on.wait(SECONDS)
+
+    indexed.store.before(method, hold)
+    return is_held, go_on
 
 
 # What is found ---------------------------------------------------------------------------------------------------
@@ -197,13 +210,7 @@ def test_cursors_ledgers_and_directories_are_not_read(indexed: Indexed) -> None:
 
 def test_all_who_wait_share_one_look(indexed: Indexed) -> None:
     assert indexed.found() == []
-    is_held, go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        is_held.set()
-        go_on.wait(SECONDS)
-
-    indexed.store.before("read_many", hold)
+    is_held, go_on = held(indexed, "read_many")
     indexed.shadow(SHADOW)
     with ThreadPoolExecutor(11) as pool:
         first = pool.submit(indexed.found)
@@ -313,13 +320,7 @@ def test_without_watches_each_group_of_calls_reads_all_topics_once(is_watched: b
     with indexed.running(), ThreadPoolExecutor(6) as pool:
         assert indexed.found() == [SHADOW]
         before = indexed.walks()
-        is_held, go_on = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            is_held.set()
-            go_on.wait(SECONDS)
-
-        indexed.store.before("children", hold)
+        is_held, go_on = held(indexed, "children")
         first = pool.submit(indexed.found)
         assert is_held.wait(SECONDS)
         waiting = [pool.submit(indexed.found) for _ in range(5)]

@@ -21,7 +21,7 @@ from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
 
-from tests.fakes.bookkeeper import data_custom_metadata
+from tests.fakes.bookkeeper import data_custom_metadata, ledger_metadata_bytes
 from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.orphans import about, orphan
 from tests.unit.ledger_deletion.sidecars import Sidecar, dead, endings, processed_entries, send
@@ -85,22 +85,20 @@ def test_restored_ledger_does_not_match_its_old_record(fake_pulsar: FakePulsar, 
     assert ledger_id in fake_pulsar.ledgers()
 
 
-def test_entries_that_bookies_have_collected_need_force(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+@pytest.mark.parametrize("collected", [True, False])
+def test_entries_that_bookies_do_not_return_need_force(
+    fake_pulsar: FakePulsar, topic: TopicName, collected: bool
+) -> None:
     ledger_id, _ = deleted(fake_pulsar, topic)
-    fake_pulsar.entries.drop(ledger_id)
+    if collected:
+        fake_pulsar.entries.drop(ledger_id)
+    else:
+        fake_pulsar.entries.fail(TemporaryError("no bookie answers"))
     with pytest.raises(ConflictError, match="force"):
         restore(fake_pulsar, ledger_id)
     assert ledger_id not in fake_pulsar.ledgers()
     assert not restore(fake_pulsar, ledger_id, force=True).readable
     assert ledger_id in fake_pulsar.ledgers()
-
-
-def test_bookies_that_do_not_answer_need_force_too(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    ledger_id, _ = deleted(fake_pulsar, topic)
-    fake_pulsar.entries.fail(TemporaryError("no bookie answers"))
-    with pytest.raises(ConflictError):
-        restore(fake_pulsar, ledger_id)
-    assert not restore(fake_pulsar, ledger_id, force=True).readable
 
 
 def test_a_ledger_that_exists_is_left_alone(fake_pulsar: FakePulsar, topic: TopicName) -> None:
@@ -129,6 +127,7 @@ def test_ledger_missed_by_the_quick_read_is_restored(fake_pulsar: FakePulsar, to
 def test_ledger_that_was_never_deleted_is_not_found(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     with pytest.raises(NotFoundError):
         restore(fake_pulsar, 99_999)
+    assert protections(fake_pulsar.store) == []
 
 
 def test_ledger_that_was_deleted_too_long_ago_is_not_found(fake_pulsar: FakePulsar, topic: TopicName) -> None:
@@ -158,11 +157,12 @@ def test_the_last_of_several_deletions_counts(fake_pulsar: FakePulsar, topic: To
     restore(fake_pulsar, ledger_id)
     end_protection(fake_pulsar.store, ledger_id)
     send(fake_pulsar, about(topic, ledger_id))
-    node = fake_pulsar.store.peek(ledger_path(ledger_id))
-    changed = node.data + b""
-    fake_pulsar.store.put(ledger_path(ledger_id), changed, created_ms=0)
+    changed = ledger_metadata_bytes(length_bytes=4711, custom_metadata=data_custom_metadata(topic.managed_ledger_name))
+    fake_pulsar.store.put(ledger_path(ledger_id), changed)
     Sidecar(fake_pulsar).process()
-    assert restore(fake_pulsar, ledger_id).ledger_id == ledger_id
+    assert ledger_id not in fake_pulsar.ledgers()
+    restore(fake_pulsar, ledger_id)
+    assert fake_pulsar.store.peek(ledger_path(ledger_id)).data == changed
 
 
 @pytest.mark.parametrize("poison", [b"\xff", b"[" * 100_000, b'{"step":"judged"}', b"7"])
@@ -275,12 +275,6 @@ def test_a_ledger_brought_back_twice_is_protected_anew(fake_pulsar: FakePulsar, 
     again = restore(fake_pulsar, ledger_id)
     assert protections(fake_pulsar.store) == [ProtectedLedger(ledger_id, again.protected_until_ms)]
     assert again.protected_until_ms == fake_pulsar.store.now_ms() + PROTECTION_MS
-
-
-def test_ledger_that_was_not_restored_is_not_protected(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    with pytest.raises(NotFoundError):
-        restore(fake_pulsar, 4711)
-    assert protections(fake_pulsar.store) == []
 
 
 @pytest.mark.parametrize("name", ["²", "not-a-ledger", str(2**63)])

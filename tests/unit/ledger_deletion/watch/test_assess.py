@@ -218,14 +218,6 @@ def test_a_namespace_whose_policies_are_elsewhere_has_local_ones(asking: Asking,
     assert asking.assessor.evidence(candidate, vanished).cause is cause
 
 
-def test_a_replaced_copy_is_reported_as_such(asking: Asking) -> None:
-    candidate = asking.candidate(asking.fake_pulsar.listed(asking.topic)[0])
-    evidence = asking.assessor.evidence(
-        candidate, VanishedReference(candidate.record.ledger_id, asking.list_path, replaced=True)
-    )
-    assert evidence.cause is LeakCause.OFFLOAD
-
-
 @pytest.mark.parametrize(
     ("replaced", "before", "after"),
     [(False, LeakCause.TRIM, LeakCause.TOPIC_DELETION), (True, LeakCause.OFFLOAD, LeakCause.OFFLOAD)],

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 from pulsar_sidecar.features.ledger_deletion.record import SIGNING_KEY, is_signed
-from pulsar_sidecar.features.ledger_deletion.steps import Step
 from pulsar_sidecar.features.ledger_deletion.watch.evidence import record_of
 from pulsar_sidecar.features.ledger_deletion.watch.leaks import LEAKS, Evidence, LeakStore
 from pulsar_sidecar.features.ledger_deletion.watch.results import LeakCause
@@ -185,17 +184,6 @@ def test_under_a_new_key_all_that_was_kept_counts_for_nothing(leaks: LeakStore, 
 
 
 # --- failures --------------------------------------------------------------------------------------------------------
-
-
-def test_each_change_is_a_step(store: FakeMetadataStore) -> None:
-    steps = CrashAt()
-    leaks = LeakStore(store, steps)
-    kept = evidence(leaks)
-    steps.seen.clear()
-    leaks.keep(kept)
-    leaks.keep(kept)
-    leaks.forget("7")
-    assert steps.seen == [Step.LEAK_KEPT] * 4 + [Step.LEAK_FORGOTTEN] * 2
 
 
 def test_a_node_that_went_in_between_is_tried_again(leaks: LeakStore, store: FakeMetadataStore) -> None:

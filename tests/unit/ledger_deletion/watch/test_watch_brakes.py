@@ -70,17 +70,6 @@ def test_loss_within_the_limit_does_not_brake_later(fake_pulsar: FakePulsar) -> 
         assert (watcher.status().vanished, watcher.status().braked) == (0, None)
 
 
-def test_the_brake_holds_whichever_sidecar_leads(fake_pulsar: FakePulsar) -> None:
-    topic = crowd(fake_pulsar, 60)
-    with Watcher(fake_pulsar).go(10) as first:
-        fake_pulsar.trim(topic, 51, dies_between=True)
-        first.go(SOON)
-    with Watcher(fake_pulsar, name="two") as second:
-        second.go(SETTLE_SECONDS + A_WHILE)
-        assert appended(fake_pulsar) == []
-        assert second.status().braked is not None
-
-
 def test_losses_seen_by_an_earlier_leader_count_for_the_next(fake_pulsar: FakePulsar) -> None:
     topic = crowd(fake_pulsar, 80)
     with Watcher(fake_pulsar).go(10) as first:

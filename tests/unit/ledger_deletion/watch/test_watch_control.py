@@ -180,30 +180,6 @@ def test_a_rivals_change_is_kept(node: WatchControlNode, store: FakeMetadataStor
     assert change == "brake" or changed == node.read()
 
 
-def test_a_rival_may_make_or_remove_the_node_in_between(node: WatchControlNode, store: FakeMetadataStore) -> None:
-    rival = WatchControlNode(store.other_session())
-    store.before("create", lambda: rival.hold("mine"))
-    assert node.brake("why") == WatchControl("why", ("mine",))
-    store.before("write", lambda: store.remove(CONTROL))
-    assert node.hold("8") == WatchControl(None, ("8",))
-    assert node.read() == WatchControl(None, ("8",))
-
-
-@pytest.mark.parametrize(("rivals", "succeeds"), [(9, True), (10, False)])
-def test_conflicting_write_is_retried_ten_times(
-    node: WatchControlNode, store: FakeMetadataStore, rivals: int, succeeds: bool
-) -> None:
-    node.hold("7")
-    other, count = WatchControlNode(store.other_session()), iter(range(100))
-    store.before("write", lambda: other.hold(f"rival-{next(count)}"), times=rivals)
-    if succeeds:
-        assert node.brake("why").braked == "why"
-    else:
-        with pytest.raises(TemporaryError, match="other sidecars keep changing"):
-            node.brake("why")
-    assert len(node.read().holds) == rivals + 1
-
-
 UNREADABLE = {
     "nothing": b"",
     "no JSON": b"{",

@@ -8,7 +8,6 @@ from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerIn
 from pulsar_sidecar.features.ledger_deletion.watch.control import WatchControlNode
 from pulsar_sidecar.features.ledger_deletion.watch.results import LeakCause, LeakState, WatchMode
 from pulsar_sidecar.features.ledger_deletion.workflow import leak_handling
-from pulsar_sidecar.features.ledger_deletion.workflow.watch_configuration import WatchConfiguration
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.names import TopicName
 
@@ -158,17 +157,3 @@ def test_leak_that_cannot_be_sent_is_sent_later(
         assert watcher.status().detail == "the topics are not ready"
     watcher.go(12)
     assert set(appended(fake_pulsar)) == gone
-
-
-def test_a_hold_of_something_else_holds_nothing(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
-    WatchControlNode(fake_pulsar.store).hold("other")
-    gone = trim(fake_pulsar, topic)
-    watcher.go(SETTLE_SECONDS + SOON)
-    assert set(appended(fake_pulsar)) == gone
-
-
-def test_the_defaults_are_those_of_the_settings() -> None:
-    defaults = WatchConfiguration()
-    assert (defaults.mode, defaults.settle_ms, defaults.brake_references) == (WatchMode.REPORT, 200_000, 1_000)
-    assert (defaults.unlinked_min_age_ms, defaults.unlinked_window_ms) == (72 * 3_600_000, 12 * 3_600_000)
-    assert (defaults.walk_interval_ms, defaults.nodes_per_second) == (6 * 3_600_000, 20_000)

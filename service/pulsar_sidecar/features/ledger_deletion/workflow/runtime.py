@@ -33,7 +33,6 @@ from pulsar_sidecar.features.ledger_deletion.second_phase.limits import Adaptive
 from pulsar_sidecar.features.ledger_deletion.second_phase.only_copies import OnlyCopies
 from pulsar_sidecar.features.ledger_deletion.second_phase.processor import PendingDeletionProcessor
 from pulsar_sidecar.features.ledger_deletion.second_phase.retry import RetryPolicy
-from pulsar_sidecar.features.ledger_deletion.second_phase.throughput import Throughput
 from pulsar_sidecar.features.ledger_deletion.steps import Steps
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.driver import TopicDeleter
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.durable_operations import DurableOperations
@@ -54,7 +53,7 @@ from pulsar_sidecar.features.ledger_deletion.workflow.reclaiming import Reclaimi
 from pulsar_sidecar.features.ledger_deletion.workflow.shadow_index import ShadowIndex
 from pulsar_sidecar.features.ledger_deletion.workflow.shadow_watch import ShadowWatch
 from pulsar_sidecar.features.ledger_deletion.workflow.topic_driving import TopicDeletionDriver
-from pulsar_sidecar.features.ledger_deletion.workflow.trend import Trend
+from pulsar_sidecar.features.ledger_deletion.workflow.trend import Throughput, Trend
 from pulsar_sidecar.features.ledger_deletion.workflow.watch_configuration import WatchConfiguration, WatchPorts
 from pulsar_sidecar.features.ledger_deletion.workflow.watching import LeakWatch
 from pulsar_sidecar.model.clocks import Clock, StopSignal

@@ -1,7 +1,7 @@
-"""Trend of the last hour, a point a minute: pending ledgers, this sidecar's deletions, and leaks.
+"""Rate of deletion now, and the trend of the last hour: pending ledgers, this sidecar's deletions, and leaks.
 
-Invariant: it costs one estimate of the backlog a minute, and at most an hour of points; a value that could not be read
-is None in its point.
+Invariant: the trend costs one estimate of the backlog a minute, and at most an hour of points; a value that could not
+be read is None in its point.
 """
 
 from collections import deque
@@ -11,9 +11,32 @@ from pulsar_sidecar.features.ledger_deletion.results import DeletionTrend, Trend
 from pulsar_sidecar.model.clocks import Clock, StopSignal
 from pulsar_sidecar.model.errors import SidecarError
 
+_WINDOW_SECONDS = 60.0
+_OLDEST_SECONDS = 180.0
 _PERIOD_SECONDS = 60.0
 _POINTS = 61
 _RECENT_POINTS = 11
+
+
+class Throughput:
+    """Samples of one counter; thread-safe."""
+
+    def __init__(self, clock: Clock, total: Callable[[], float]) -> None:
+        """Sample ``total``, the number of ledgers deleted since the sidecar started."""
+        self._clock, self._total = clock, total
+        self._samples: deque[tuple[float, float]] = deque()
+
+    def per_second(self) -> float | None:
+        """Take a sample; return the average rate over a minute, three at most; None until there are two samples."""
+        now, total = self._clock.monotonic_seconds(), self._total()
+        samples = self._samples
+        samples.append((now, total))
+        while len(samples) > 2 and samples[1][0] <= now - _WINDOW_SECONDS:
+            samples.popleft()
+        while samples[0][0] < now - _OLDEST_SECONDS:
+            samples.popleft()
+        since, before = samples[0]
+        return (total - before) / (now - since) if now > since else None
 
 
 class Trend:
