@@ -45,14 +45,14 @@ def of_topic(metric: str, labels: str = "") -> str:
     return chosen(metric, f'topic=~"$topic"{labels and ", "}{labels}')
 
 
-def per_topic(metric: str, of: str = "") -> str:
-    """One value for each topic, since all sidecars look at the watched ones; ``of`` is what it is a part of."""
-    return f"max by (topic) ({part(metric, of)})"
+def per_topic(metric: str, of: str = "") -> dict[str, str]:
+    """One line per topic, since all sidecars look at the watched ones; ``of`` is what it is a part of."""
+    return {"{{topic}}": f"max by (topic) ({_part(metric, of)})"}
 
 
-def per_subscription(metric: str, of: str = "") -> str:
-    return f"max by (topic, subscription) ({part(metric, of)})"
+def per_subscription(metric: str, of: str = "") -> dict[str, str]:
+    return {"{{topic}} {{subscription}}": f"max by (topic, subscription) ({_part(metric, of)})"}
 
 
-def part(metric: str, of: str) -> str:
+def _part(metric: str, of: str) -> str:
     return f"{of_topic(metric)} / {of_topic(of)}" if of else of_topic(metric)

@@ -1,6 +1,7 @@
 """What the last audit of each cluster found."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
@@ -19,118 +20,84 @@ def audits() -> Dashboard:
     )
 
 
-def _found(name: str, *by: str) -> str:
+def _query(name: str, *by: str) -> str:
     return largest(f"{AUDIT}_{name}", "cluster", *by)
 
 
+def _found(name: str, *by: str) -> Mapping[str, str]:
+    return {", ".join(f"{{{{{label}}}}}" for label in ("cluster", *by)): _query(name, *by)}
+
+
+_figure_of_audits = partial(figure, empty=NO_AUDIT)
+_lines_of_audits, _states_of_audits = partial(lines, empty=NO_AUDIT), partial(states, empty=NO_AUDIT)
+_lines_of_orphans = partial(lines, empty="no audit found an unreferenced ledger", stacked=True)
+
 _FINDINGS: Final[Sequence[Panel]] = [
-    figure(
+    _figure_of_audits(
         "Last audit",
         "Time since the state that it saw.",
-        {"{{cluster}}": f"time() - {_found('timestamp_seconds')}"},
-        empty=NO_AUDIT,
+        {"{{cluster}}": f"time() - {_query('timestamp_seconds')}"},
         unit="s",
         limits={86_400: ORANGE, 172_800: RED},
     ),
-    figure(
+    _figure_of_audits(
         "Missing",
         "References to ledgers that do not exist: data is lost or unreadable.",
-        {"{{cluster}}": _found("missing_ledger_references")},
-        empty=NO_AUDIT,
+        _found("missing_ledger_references"),
         limits=ALARMING,
     ),
-    figure(
+    _figure_of_audits(
         "Waiting for approval",
         "Ledgers in the plan. `audit apply` hands them to the sidecar.",
-        {"{{cluster}}": _found("plan_ledgers")},
-        empty=NO_AUDIT,
+        _found("plan_ledgers"),
         limits={1: BLUE},
     ),
-    figure(
+    _figure_of_audits(
         "Unattributed",
         "Unreferenced ledgers whose owner is not known; no plan has them.",
-        {"{{cluster}}": _found("unattributed_ledgers")},
-        empty=NO_AUDIT,
+        _found("unattributed_ledgers"),
         limits={1: ORANGE},
     ),
-    figure(
+    _figure_of_audits(
         "Dangerous topics",
         "Topics whose own clean-up may delete other topics' ledgers.",
-        {"{{cluster}}": _found("dangers")},
-        empty=NO_AUDIT,
+        _found("dangers"),
         limits=ALARMING,
     ),
-    figure(
-        "Ledgers",
-        "That exist.",
-        {"{{cluster}}": _found("ledgers")},
-        empty=NO_AUDIT,
-    ),
-    lines(
-        "Bytes of all ledgers",
-        "Without ledgers of unknown size.",
-        {"{{cluster}}": _found("ledger_bytes")},
-        empty=NO_AUDIT,
-        unit="bytes",
-    ),
-    lines(
-        "Ledgers of unknown size",
-        "Mostly those that are open.",
-        {"{{cluster}}": _found("unknown_size_ledgers")},
-        empty=NO_AUDIT,
-    ),
+    _figure_of_audits("Ledgers", "That exist.", _found("ledgers")),
+    _lines_of_audits("Bytes of all ledgers", "Without ledgers of unknown size.", _found("ledger_bytes"), unit="bytes"),
+    _lines_of_audits("Ledgers of unknown size", "Mostly those that are open.", _found("unknown_size_ledgers")),
 ]
 
 _ORPHANS: Final[Sequence[Panel]] = [
-    lines(
+    _lines_of_orphans(
         "By status",
         "Deletable ones are in the plan; the others are too young, protected, or were seen by one audit only.",
-        {"{{cluster}}, {{standing}}": _found("orphan_ledgers", "standing")},
-        empty="no audit found an unreferenced ledger",
-        stacked=True,
+        _found("orphan_ledgers", "standing"),
     ),
-    lines(
-        "Their bytes",
-        "By status, without ledgers of unknown size.",
-        {"{{cluster}}, {{standing}}": _found("orphan_bytes", "standing")},
-        empty="no audit found an unreferenced ledger",
-        unit="bytes",
-        stacked=True,
+    _lines_of_orphans(
+        "Their bytes", "By status, without ledgers of unknown size.", _found("orphan_bytes", "standing"), unit="bytes"
     ),
-    lines(
-        "By kind",
-        "What they belonged to.",
-        {"{{cluster}}, {{kind}}": _found("orphan_ledgers_by_kind", "kind")},
-        empty="no audit found an unreferenced ledger",
-        stacked=True,
-    ),
-    lines(
-        "By likely cause",
-        "By what they lost their last reference.",
-        {"{{cluster}}, {{cause}}": _found("orphan_ledgers_by_cause", "cause")},
-        empty="no audit found an unreferenced ledger",
-        stacked=True,
+    _lines_of_orphans("By kind", "What they belonged to.", _found("orphan_ledgers_by_kind", "kind")),
+    _lines_of_orphans(
+        "By likely cause", "By what they lost their last reference.", _found("orphan_ledgers_by_cause", "cause")
     ),
 ]
 
 _TRUST: Final[Sequence[Panel]] = [
-    states(
+    _states_of_audits(
         "Guards",
         "A plan of an audit with a failed guard cannot be applied.",
-        {"{{cluster}}, {{guard}}": _found("guard_passed", "guard")},
-        empty=NO_AUDIT,
+        _found("guard_passed", "guard"),
         names={0: ("failed", RED), 1: ("passed", GREEN)},
     ),
     lines(
-        "Inputs that could not be read",
-        "By what they are.",
-        {"{{cluster}}, {{what}}": _found("unseen", "what")},
-        empty="everything could be read",
+        "Inputs that could not be read", "By what they are.", _found("unseen", "what"), empty="everything could be read"
     ),
     lines(
         "Nodes that point to nothing",
         "By kind; the report of the audit lists them with the command that helps.",
-        {"{{cluster}}, {{kind}}": _found("leftover_nodes", "kind")},
+        _found("leftover_nodes", "kind"),
         empty="the audit did not look for them, or found none",
     ),
 ]

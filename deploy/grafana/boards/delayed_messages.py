@@ -1,6 +1,7 @@
 """Cancelling, and the delayed indexes of watched topics."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
@@ -39,19 +40,12 @@ def _rate_of_loads(what: str) -> str:
     return f"sum by (topic, subscription) (rate({loads}[$__rate_interval]))"
 
 
+_figure_of_cancelling, _lines_of_cancelling = partial(figure, empty=NO_CANCELLING), partial(lines, empty=NO_CANCELLING)
+_lines_of_indexes, _states_of_indexes = partial(lines, empty=_NO_INDEX), partial(states, empty=_NO_INDEX)
+
 _CANCELLATIONS: Final[Sequence[Panel]] = [
-    figure(
-        "Open",
-        "Cancellations in the log that have not ended.",
-        largest(f"{CANCELLING}_open"),
-        empty=NO_CANCELLING,
-    ),
-    figure(
-        "Requested",
-        "In the time shown.",
-        increase(f"{CANCELLING}_requested_total"),
-        empty=NO_CANCELLING,
-    ),
+    _figure_of_cancelling("Open", "Cancellations in the log that have not ended.", largest(f"{CANCELLING}_open")),
+    _figure_of_cancelling("Requested", "In the time shown.", increase(f"{CANCELLING}_requested_total")),
     figure(
         "Refused or failed",
         "In the time shown.",
@@ -59,25 +53,19 @@ _CANCELLATIONS: Final[Sequence[Panel]] = [
         empty=NO_EVENT,
         limits={1: ORANGE},
     ),
-    figure(
+    _figure_of_cancelling(
         "Acknowledged again",
         "Acknowledgements that a cursor had lost, in the time shown.",
         increase(f"{CANCELLING}_reasserted_total"),
-        empty=NO_CANCELLING,
     ),
-    figure(
+    _figure_of_cancelling(
         "Reconciling",
         "Sidecars that repeat acknowledgements which a cursor has lost: one of a cluster.",
         f"sum by (cluster) ({chosen(f'{CANCELLING}_leading')})",
-        empty=NO_CANCELLING,
         limits={0: RED, 1: GREEN, 2: RED},
     ),
-    lines(
-        "Requests",
-        "Messages whose cancellation was requested.",
-        rate(f"{CANCELLING}_requested_total"),
-        empty=NO_CANCELLING,
-        unit=PER_SECOND,
+    _lines_of_cancelling(
+        "Requests", "Messages whose cancellation was requested.", rate(f"{CANCELLING}_requested_total"), unit=PER_SECOND
     ),
     lines(
         "Status reached",
@@ -86,11 +74,10 @@ _CANCELLATIONS: Final[Sequence[Panel]] = [
         empty=NO_EVENT,
         unit=PER_SECOND,
     ),
-    lines(
+    _lines_of_cancelling(
         "Readings that failed",
         "Of a subscription: its cancellations were not reconciled then.",
         rate(f"{CANCELLING}_reconcile_failed_total"),
-        empty=NO_CANCELLING,
         unit=PER_SECOND,
     ),
     lines(
@@ -110,39 +97,28 @@ _CANCELLATIONS: Final[Sequence[Panel]] = [
 ]
 
 _INDEXES: Final[Sequence[Panel]] = [
-    states(
+    _states_of_indexes(
         "The next load recovers the buckets",
         "Whether a broker that loads the topic goes on with its buckets, or reads the whole backlog.",
-        {"{{topic}} {{subscription}}": per_subscription(f"{_INDEX}_next_load_on_buckets")},
-        empty=_NO_INDEX,
+        per_subscription(f"{_INDEX}_next_load_on_buckets"),
         names={0: ("reads the backlog", RED), 1: ("recovers", GREEN)},
     ),
-    lines(
-        "Buckets",
-        "That are stored.",
-        {"{{topic}} {{subscription}}": per_subscription(f"{_INDEX}_bucket_total")},
-        empty=_NO_INDEX,
-    ),
-    lines(
+    _lines_of_indexes("Buckets", "That are stored.", per_subscription(f"{_INDEX}_bucket_total")),
+    _lines_of_indexes(
         "Bytes of buckets",
         "That a topic load reads.",
-        {"{{topic}} {{subscription}}": per_subscription(f"{_INDEX}_bucket_snapshot_size_bytes")},
-        empty=_NO_INDEX,
+        per_subscription(f"{_INDEX}_bucket_snapshot_size_bytes"),
         unit="bytes",
     ),
-    lines(
+    _lines_of_indexes(
         "Indexes in memory",
         "That a broker would load into memory with the topic.",
-        {"{{topic}} {{subscription}}": per_subscription(f"{_INDEX}_loaded")},
-        empty=_NO_INDEX,
+        per_subscription(f"{_INDEX}_loaded"),
     ),
-    lines(
-        "Unreadable buckets",
-        "Whose metadata could not be read.",
-        {"{{topic}} {{subscription}}": per_subscription(f"{_INDEX}_bucket_unreadable")},
-        empty=_NO_INDEX,
+    _lines_of_indexes(
+        "Unreadable buckets", "Whose metadata could not be read.", per_subscription(f"{_INDEX}_bucket_unreadable")
     ),
-    lines(
+    _lines_of_indexes(
         "Operations on buckets",
         "The sidecar's own loads, and changes by brokers between two of them.",
         {
@@ -150,14 +126,12 @@ _INDEXES: Final[Sequence[Panel]] = [
             + of_topic(f"{_INDEX}_bucket_op_count", 'state!="all"')
             + "[$__rate_interval]))"
         },
-        empty=_NO_INDEX,
         unit=PER_SECOND,
     ),
-    lines(
+    _lines_of_indexes(
         "Time of the sidecar's loads",
         "Mean, for all buckets of a subscription.",
         {"{{topic}} {{subscription}}": _rate_of_loads("sum") + " / " + _rate_of_loads("count")},
-        empty=_NO_INDEX,
         unit="ms",
     ),
 ]

@@ -1,6 +1,7 @@
 """Two-phase deletion, and the watch for leaked ledgers."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
@@ -19,12 +20,13 @@ def deletion() -> Dashboard:
     )
 
 
+_figure_of_deletion, _lines_of_deletion = partial(figure, empty=OFF), partial(lines, empty=OFF)
+_states_of_deletion = partial(states, empty=OFF)
+_figure_of_watch, _lines_of_watch = partial(figure, empty=NO_WATCH), partial(lines, empty=NO_WATCH)
+
 _TWO_PHASES: Final[Sequence[Panel]] = [
-    figure(
-        "Records that wait",
-        "Backlog over all partitions and the retry topic.",
-        largest(f"{DELETION}_inflight"),
-        empty=OFF,
+    _figure_of_deletion(
+        "Records that wait", "Backlog over all partitions and the retry topic.", largest(f"{DELETION}_inflight")
     ),
     figure(
         "Oldest of them",
@@ -41,24 +43,17 @@ _TWO_PHASES: Final[Sequence[Panel]] = [
         empty="no ledger was deleted yet, so no mean length is known",
         unit="bytes",
     ),
-    figure(
+    _figure_of_deletion(
         "Dead letters",
         "Records that were given up and not sent again: their ledgers stay.",
         largest(f"{DELETION}_dead_letters"),
-        empty=OFF,
         limits=ALARMING,
     ),
-    figure(
-        "Topic deletions",
-        "Under way.",
-        largest(f"{DELETION}_topic_deletions_running"),
-        empty=OFF,
-    ),
-    figure(
+    _figure_of_deletion("Topic deletions", "Under way.", largest(f"{DELETION}_topic_deletions_running")),
+    _figure_of_deletion(
         "Stuck topic deletions",
         "That do not continue by themselves.",
         largest(f"{DELETION}_topic_deletions_stuck"),
-        empty=OFF,
         limits=ALARMING,
     ),
     figure(
@@ -69,25 +64,18 @@ _TWO_PHASES: Final[Sequence[Panel]] = [
         unit="s",
         limits={3_600: ORANGE, 86_400: RED},
     ),
-    figure(
-        "Namespace deletions",
-        "Under way.",
-        largest(f"{DELETION}_namespace_deletions_running"),
-        empty=OFF,
-    ),
-    lines(
+    _figure_of_deletion("Namespace deletions", "Under way.", largest(f"{DELETION}_namespace_deletions_running")),
+    _lines_of_deletion(
         "First phase: records sent",
         "By what the ledgers belong to.",
         {"{{component}}, {{ledger_type}}": rate(f"{DELETION}_sent_total", "component", "ledger_type")},
-        empty=OFF,
         unit=PER_SECOND,
         stacked=True,
     ),
-    lines(
+    _lines_of_deletion(
         "Second phase: ledgers deleted",
         "By what the ledgers belonged to.",
         {"{{component}}, {{ledger_type}}": rate(f"{DELETION}_deleted_total", "component", "ledger_type")},
-        empty=OFF,
         unit=PER_SECOND,
         stacked=True,
     ),
@@ -99,21 +87,19 @@ _TWO_PHASES: Final[Sequence[Panel]] = [
         unit=PER_SECOND,
         stacked=True,
     ),
-    lines(
+    _lines_of_deletion(
         "Refused or unconfirmed",
         "Deletions that a store refused or did not confirm; the sidecar tries them again later.",
         {"{{component}}, {{ledger_type}}": rate(f"{DELETION}_delete_failed_total", "component", "ledger_type")},
-        empty=OFF,
         unit=PER_SECOND,
     ),
-    lines(
+    _lines_of_deletion(
         "Messages",
         "Received from the pending-deletion topic and its retry topic, and acknowledged.",
         {
             "received": f"sum({rate(f'{DELETION}_received_total')})",
             "acknowledged": f"sum({rate(f'{DELETION}_acknowledged_total')})",
         },
-        empty=OFF,
         unit=PER_SECOND,
     ),
     lines(
@@ -126,28 +112,25 @@ _TWO_PHASES: Final[Sequence[Panel]] = [
         empty=NO_EVENT,
         unit="s",
     ),
-    lines(
+    _lines_of_deletion(
         "Given up",
         "Records that went to the dead-letter topic after the last try.",
         rate(f"{DELETION}_max_retry_reached_total"),
-        empty=OFF,
         unit=PER_SECOND,
     ),
-    lines(
+    _lines_of_deletion(
         "Bytes freed",
         "Length of the ledgers deleted, before replication.",
         rate(f"{DELETION}_deleted_bytes_total", "ledger_type"),
-        empty=OFF,
         unit="binBps",
     ),
 ]
 
 _PACE: Final[Sequence[Panel]] = [
-    states(
+    _states_of_deletion(
         "Paused",
         "Whether an operator has paused the second phase.",
         largest(f"{DELETION}_paused"),
-        empty=OFF,
         names={0: ("runs", GREEN), 1: ("paused", ORANGE)},
     ),
     lines(
@@ -176,93 +159,72 @@ _PACE: Final[Sequence[Panel]] = [
 ]
 
 _WATCH: Final[Sequence[Panel]] = [
-    figure(
-        "Ledgers",
-        "Ledgers that exist.",
-        largest(f"{DELETION}_watch_ledgers"),
-        empty=NO_WATCH,
-    ),
-    figure(
-        "References",
-        "References to ledgers in nodes.",
-        largest(f"{DELETION}_watch_references"),
-        empty=NO_WATCH,
-    ),
-    figure(
+    _figure_of_watch("Ledgers", "Ledgers that exist.", largest(f"{DELETION}_watch_ledgers")),
+    _figure_of_watch("References", "References to ledgers in nodes.", largest(f"{DELETION}_watch_references")),
+    _figure_of_watch(
         "Never linked",
         "Ledgers that no node was ever seen to reference.",
         largest(f"{DELETION}_watch_unlinked_ledgers"),
-        empty=NO_WATCH,
     ),
-    figure(
+    _figure_of_watch(
         "Copies not sought",
         "Copies in tiered storage that lists no longer name, in places that offloadAllowedLocations does not list.",
         largest(f"{DELETION}_watch_unsought_copies"),
-        empty=NO_WATCH,
     ),
-    figure(
+    _figure_of_watch(
         "Unreadable nodes",
         "Nodes that could not be read or understood; while there is one, ledgers that it may name are kept.",
         largest(f"{DELETION}_watch_unreadable_nodes"),
-        empty=NO_WATCH,
         limits=ALARMING,
     ),
-    figure(
+    _figure_of_watch(
         "Behind",
         "Delay between a change and the watch's reading of it.",
         largest(f"{DELETION}_watch_lag_seconds"),
-        empty=NO_WATCH,
         unit="s",
         limits={10: ORANGE, 60: RED},
     ),
-    figure(
+    _figure_of_watch(
         "Last whole reading",
         "Time since its end.",
         f"time() - {largest(f'{DELETION}_watch_walk_timestamp_seconds')}",
-        empty=NO_WATCH,
         unit="s",
     ),
-    states(
+    _states_of_deletion(
         "State",
         "One sidecar of a cluster watches; the others stand by.",
         {"{{instance}} {{state}}": f"{chosen(f'{DELETION}_watch_state')} == 1"},
-        empty=OFF,
         names={1: ("in this state", GREEN)},
     ),
-    lines(
+    _lines_of_watch(
         "Unreferenced ledgers",
         "By state: settling (a broker may still delete it), kept, leaked, appended to the pending-deletion topic.",
         {"{{state}}": largest(f"{DELETION}_watch_candidates", "state")},
-        empty=NO_WATCH,
         stacked=True,
     ),
-    lines(
+    _lines_of_watch(
         "Ledgers leaked",
         "By what they lost their last reference; since the sidecar that watches began to.",
         {"{{cause}}": largest(f"{DELETION}_watch_leaks_total", "cause")},
-        empty=NO_WATCH,
         stacked=True,
     ),
-    lines(
+    _lines_of_watch(
         "Ledgers appended",
         "Leaked ledgers handed to the second phase since the sidecar that watches began to.",
         largest(f"{DELETION}_watch_appended_total"),
-        empty=NO_WATCH,
     ),
-    lines(
+    _lines_of_watch(
         "Vanished references and the brake",
         "References that vanished within 10 minutes while their ledgers stayed. Above the limit the brake engages.",
         {
             "vanished": largest(f"{DELETION}_watch_vanished_references"),
             "limit": largest(f"{DELETION}_watch_brake_limit"),
         },
-        empty=NO_WATCH,
     ),
-    lines(
+    _lines_of_watch(
         "Duration of a whole reading",
         "Of all nodes with references.",
         largest(f"{DELETION}_watch_walk_seconds"),
-        empty=NO_WATCH,
         unit="s",
     ),
 ]

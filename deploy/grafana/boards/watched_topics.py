@@ -1,6 +1,7 @@
 """Acknowledgement states and deduplication of watched topics."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
@@ -25,103 +26,81 @@ def watched_topics() -> Dashboard:
     )
 
 
+_lines_of_acks, _states_of_acks = partial(lines, empty=_NO_ACK_STATE), partial(states, empty=_NO_ACK_STATE)
+_lines_of_deduplication = partial(lines, empty=_NO_DEDUPLICATION)
+_states_of_deduplication = partial(states, empty=_NO_DEDUPLICATION)
+
 _ACK_STATES: Final[Sequence[Panel]] = [
-    states(
+    _states_of_acks(
         "Dispatch is paused",
         "Because acknowledgements do not fit into what the broker stores.",
-        {"{{topic}} {{subscription}}": per_subscription(f"{_SUBSCRIPTION}_blocked_on_ack_state_persistent")},
-        empty=_NO_ACK_STATE,
+        per_subscription(f"{_SUBSCRIPTION}_blocked_on_ack_state_persistent"),
         names={0: ("dispatches", GREEN), 1: ("paused", RED)},
     ),
-    lines(
+    _lines_of_acks(
         "Acknowledgements that fit, used",
         "Ranges that the cursor holds, of those that the broker stores at most.",
-        {
-            "{{topic}} {{subscription}}": per_subscription(
-                f"{_SUBSCRIPTION}_ack_state_ranges", f"{_SUBSCRIPTION}_ack_state_max_ranges"
-            )
-        },
-        empty=_NO_ACK_STATE,
+        per_subscription(f"{_SUBSCRIPTION}_ack_state_ranges", f"{_SUBSCRIPTION}_ack_state_max_ranges"),
         unit="percentunit",
     ),
     *(
-        lines(
+        _lines_of_acks(
             f"Bytes of {whose}, used",
             f"What the cursor's next write takes of what {whose} may have.",
-            {
-                "{{topic}} {{subscription}}": per_subscription(
-                    f"{_SUBSCRIPTION}_ack_state_{name}_bytes", f"{_SUBSCRIPTION}_ack_state_max_{name}_bytes"
-                )
-            },
-            empty=_NO_ACK_STATE,
+            per_subscription(f"{_SUBSCRIPTION}_ack_state_{name}_bytes", f"{_SUBSCRIPTION}_ack_state_max_{name}_bytes"),
             unit="percentunit",
         )
         for name, whose in (("entry", "an entry"), ("node", "the cursor's node"))
     ),
-    lines(
-        "Ranges",
-        "Of acknowledgements that the cursor holds.",
-        {"{{topic}} {{subscription}}": per_subscription(f"{_SUBSCRIPTION}_ack_state_ranges")},
-        empty=_NO_ACK_STATE,
+    _lines_of_acks(
+        "Ranges", "Of acknowledgements that the cursor holds.", per_subscription(f"{_SUBSCRIPTION}_ack_state_ranges")
     ),
-    lines(
+    _lines_of_acks(
         "Lost if the broker died now",
         "Acknowledged entries that brokers would deliver again.",
-        {"{{topic}} {{subscription}}": per_subscription(f"{_SUBSCRIPTION}_ack_state_unstored_entries")},
-        empty=_NO_ACK_STATE,
+        per_subscription(f"{_SUBSCRIPTION}_ack_state_unstored_entries"),
     ),
 ]
 
 _SNAPSHOTS: Final[Sequence[Panel]] = [
-    lines(
+    _lines_of_deduplication(
         "A load would replay for",
         "Estimated time for which no client could use the topic.",
-        {"{{topic}}": per_topic(f"{_DEDUPLICATION}_load_replay_seconds")},
-        empty=_NO_DEDUPLICATION,
+        per_topic(f"{_DEDUPLICATION}_load_replay_seconds"),
         unit="s",
     ),
-    lines(
-        "Entries after the snapshot",
-        "Which a topic load replays.",
-        {"{{topic}}": per_topic(f"{_DEDUPLICATION}_snapshot_lag_entries")},
-        empty=_NO_DEDUPLICATION,
+    _lines_of_deduplication(
+        "Entries after the snapshot", "Which a topic load replays.", per_topic(f"{_DEDUPLICATION}_snapshot_lag_entries")
     ),
-    lines(
+    _lines_of_deduplication(
         "Age of the snapshot",
         "0 if nothing came after it.",
-        {"{{topic}}": per_topic(f"{_DEDUPLICATION}_snapshot_lag_seconds")},
-        empty=_NO_DEDUPLICATION,
+        per_topic(f"{_DEDUPLICATION}_snapshot_lag_seconds"),
         unit="s",
     ),
-    lines(
+    _lines_of_deduplication(
         "Producers in the snapshot",
         "Of as many as brokers store.",
-        {"{{topic}}": per_topic(f"{_DEDUPLICATION}_producers", f"{_DEDUPLICATION}_max_producers")},
-        empty=_NO_DEDUPLICATION,
+        per_topic(f"{_DEDUPLICATION}_producers", f"{_DEDUPLICATION}_max_producers"),
         unit="percentunit",
     ),
-    lines(
+    _lines_of_deduplication(
         "Bytes retained by the deduplication cursor",
         "All of them, and those that no other cursor retains.",
-        {
-            "{{topic}}": per_topic(f"{_DEDUPLICATION}_pinned_bytes"),
-            "{{topic}}, alone": per_topic(f"{_DEDUPLICATION}_pinned_alone_bytes"),
-        },
-        empty=_NO_DEDUPLICATION,
+        per_topic(f"{_DEDUPLICATION}_pinned_bytes")
+        | {"{{topic}}, alone": per_topic(f"{_DEDUPLICATION}_pinned_alone_bytes")["{{topic}}"]},
         unit="bytes",
     ),
-    states(
+    _states_of_deduplication(
         "Cursor without deduplication",
         "A cursor that was left over retains every ledger after its position.",
-        {"{{topic}}": per_topic(f"{_DEDUPLICATION}_cursor_left_over")},
-        empty=_NO_DEDUPLICATION,
+        per_topic(f"{_DEDUPLICATION}_cursor_left_over"),
         names={0: ("none", GREEN), 1: ("left over", RED)},
     ),
-    states(
+    _states_of_deduplication(
         "State could be read",
         "Whether the last check could read everything.",
-        {"{{topic}}": per_topic(f"{_DEDUPLICATION}_unreadable")},
-        empty=_NO_DEDUPLICATION,
+        per_topic(f"{_DEDUPLICATION}_unreadable"),
         names={0: ("yes", GREEN), 1: ("no", RED)},
     ),
 ]
