@@ -52,7 +52,7 @@ def programs() -> Programs:
         verify_stored=partial(_call, "stored_messages", "verify_stored"),
         look_for_duplicates=partial(_call_with_tables, "deduplication_files", "look_for_duplicates"),
         take_extract=partial(_call_with_tables, "extracts", "take_extract"),
-        run_doctor=partial(_call, "doctor_run", "run_doctor"),
+        run_doctor=partial(_call, "app", "run_doctor"),
         publish_file=partial(_call, "exactly_once", "publish_file"),
     )
 

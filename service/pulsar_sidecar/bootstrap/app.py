@@ -21,7 +21,13 @@ from pulsar_sidecar.adapters.pulsar_rest.broker_configuration import RuntimeConf
 from pulsar_sidecar.adapters.pulsar_rest.pass_through import PassThrough
 from pulsar_sidecar.adapters.zookeeper.tenant_policies import StoredTenantPolicies
 from pulsar_sidecar.bootstrap.broker_versions import BrokerVersions
-from pulsar_sidecar.bootstrap.callers import authentication_of, listener_tls_of, rights_of, sign_in_issuer_of
+from pulsar_sidecar.bootstrap.callers import (
+    authentication_of,
+    listener_tls_of,
+    proxy_identity_of,
+    rights_of,
+    sign_in_issuer_of,
+)
 from pulsar_sidecar.bootstrap.cluster_access import (
     ClusterAccess,
     broker_identity_of,
@@ -29,14 +35,14 @@ from pulsar_sidecar.bootstrap.cluster_access import (
     store_credential_of,
     store_tls_of,
 )
-from pulsar_sidecar.bootstrap.doctor import log_examination
+from pulsar_sidecar.bootstrap.doctor import examine_cluster, log_examination
 from pulsar_sidecar.bootstrap.feature import Feature, missing_in
 from pulsar_sidecar.bootstrap.features import FEATURES, PAGES
 from pulsar_sidecar.bootstrap.process import connections_for_callers, tool_version
-from pulsar_sidecar.bootstrap.proxy_identity import proxy_identity_of
 from pulsar_sidecar.bootstrap.telemetry import traces_sent
 from pulsar_sidecar.features.acknowledgements.http import BrokersWithPauses
 from pulsar_sidecar.features.acknowledgements.stats_answers import PausesInStats
+from pulsar_sidecar.features.doctor.findings import Finding
 from pulsar_sidecar.features.ledger_deletion.steps import Steps
 from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.clocks import Clock, SystemClock
@@ -83,6 +89,17 @@ def serve(
         _Process(settings, environment, steps, stack).run()
     log.info("stopped")
     return 0
+
+
+def run_doctor(flags: Mapping[str, str | None], config: Path | None) -> list[Finding]:
+    """Examine the cluster with the settings that `serve` would have; raise `InvalidInputError` if one is wrong."""
+    warnings: list[str] = []
+    settings = load_settings(flags, os.environ, config, warnings.append)
+    # The findings contain what adapters log.
+    configure_logging("CRITICAL", "text")
+    with ExitStack() as stack:
+        cluster = ClusterAccess(settings, os.environ, SystemClock(), stack, None, settings.cluster_name or "")
+        return examine_cluster(cluster, [*warnings, *warnings_of(settings)])
 
 
 class _Process:

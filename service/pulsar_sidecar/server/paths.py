@@ -102,9 +102,7 @@ SubscriptionName = Annotated[str, Depends(_subscription_name)]
 
 async def subject_of(path_params: Mapping[str, str]) -> Subject | None:
     """Return the tenant, namespace or topic that a path names, as its route reads it; None if it names none."""
-    named = {
-        key: path_params[key] for key in ("tenant", "property", "cluster", "namespace", "topic") if key in path_params
-    }
+    named = {key: path_params[key] for key in _SUBJECT if key in path_params}
     match sorted(named):
         case ["namespace", "tenant", "topic"]:
             topic = await v2_topic(**named)
