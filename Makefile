@@ -12,7 +12,7 @@ BUILD_SITE := $(BIN)/sphinx-build -q -W --keep-going -n -b html docs docs/_build
 # stay on one worker (`worksteal`), so what a module shares is made once.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n > 4 ? n : 2 * n)))
 RESULTS := $(VENV)/test-results
-RUN_FAST_TESTS := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --part $(RESULTS)/unit.json $(FAST_TESTS)
+RUN_FAST_TESTS := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --branches --part $(RESULTS)/unit.json $(FAST_TESTS)
 STATIC_CHECKS := check-format check-lint check-types check-contracts check-generated check-site
 TOGETHER := --jobs --keep-going $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 SHARING_NO_CLUSTER := not on_shared_cluster and not on_deletion_cluster
@@ -70,7 +70,7 @@ check: $(INSTALLED) ## format, lint, types, import contracts, generated files, s
 	$(RUN_FAST_TESTS)
 	@touch $(FAST_TESTS_PASSED)
 
-coverage: $(INSTALLED) ## branch coverage of the unit tests; not in `make test`, for they take twice the processor time with it
+coverage: $(INSTALLED) ## branch coverage of all code by the unit tests, which take twice the processor time with it; `make test` counts what decides
 	@mkdir -p $(RESULTS) && rm -f $(RESULTS)/coverage*
 	$(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist worksteal $(FAST_TESTS)
 	@$(BIN)/coverage combine -q && $(BIN)/coverage report --sort=cover >$(RESULTS)/coverage.txt

@@ -31,6 +31,7 @@ def summary(parts: Mapping[str, Part | None], seconds: int) -> list[str]:
     return [
         "",
         *_spent(ended),
+        *_branches(ended.values()),
         *(f"FAILED {failure.test}\n{_indented(failure.reason)}" for failure in failures),
         "",
         *_verdict(parts, failures),
@@ -75,6 +76,14 @@ def _spent(parts: Mapping[str, Part]) -> list[str]:
     seconds = Counter({test: spent for part in parts.values() for test, spent in part.seconds.items()})
     slowest = [f"  {spent:5.0f} s  {test}" for test, spent in seconds.most_common(_SLOWEST)]
     return ["where the time went:", *rows, f"the {len(slowest)} slowest tests:", *slowest]
+
+
+def _branches(parts: Iterable[Part]) -> list[str]:
+    return [
+        f"branch coverage of what decides: {part.branches[0] / part.branches[1]:.1%} of {part.branches[1]:,} branches"
+        for part in parts
+        if part.branches
+    ]
 
 
 def _counts(passed: int, failed: int, skipped: int) -> str:

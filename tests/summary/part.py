@@ -24,6 +24,7 @@ class Part:
         second_tries: tests whose first try failed because a wait ran out.
         seconds: of each test, with its fixtures, by id.
         elapsed_seconds: from the process's first test to its last.
+        branches: of the code that decides, taken and all; None where they were not measured.
     """
 
     passed: int
@@ -32,6 +33,7 @@ class Part:
     second_tries: tuple[str, ...]
     seconds: dict[str, float]
     elapsed_seconds: float
+    branches: tuple[int, int] | None = None
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

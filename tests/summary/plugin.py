@@ -2,31 +2,41 @@
 
 import time
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.summary.deciding import DecidingCoverage
 from tests.summary.part import Failure, Part
 
 _REASON_CHARACTERS = 500
 REPLAY = "to replay this round"
 """A section of a report with the command that runs its test again."""
 _began = pytest.StashKey[float]()
+_deciding = pytest.StashKey[DecidingCoverage]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", type=Path, default=None, help="where to leave how the tests went, for the summary")
+    parser.addoption("--branches", action="store_true", help="measure branch coverage of what decides, for the summary")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_began] = time.monotonic()
+    if config.getoption("--branches"):
+        path = Path(config.getoption("--part"))
+        config.stash[_deciding] = DecidingCoverage(path.parent, is_worker=hasattr(config, "workerinput"))
+        config.pluginmanager.register(config.stash[_deciding])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     path = config.getoption("--part")
-    if path is not None:
-        part_of(terminalreporter.stats, time.monotonic() - config.stash[_began]).save(path)
+    if path is not None and not hasattr(config, "workerinput"):
+        part = part_of(terminalreporter.stats, time.monotonic() - config.stash[_began])
+        deciding = config.stash.get(_deciding, None)
+        replace(part, branches=deciding and deciding.branches()).save(path)
 
 
 def part_of(stats: dict[str, list[Any]], elapsed_seconds: float) -> Part:

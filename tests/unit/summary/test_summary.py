@@ -60,8 +60,11 @@ def test_the_verdict_is_ten_lines_however_many_failed(tmp_path: Path, capsys: py
 
 
 def test_all_parts_passed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main("80", *saved(tmp_path, unit=PASSED)) == 0
-    assert capsys.readouterr().out.endswith("\n12 passed, 0 failed, 0 skipped in 1 min 20 s\n")
+    measured = dataclasses.replace(PASSED, branches=(1980, 2000))
+    assert main("80", *saved(tmp_path, unit=measured)) == 0
+    written = capsys.readouterr().out
+    assert written.endswith("\n12 passed, 0 failed, 0 skipped in 1 min 20 s\n")
+    assert "\nbranch coverage of what decides: 99.0% of 2,000 branches\n" in written
 
 
 def test_missing_part_result_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
