@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from pulsar_sidecar.features.pins.bookies import BookiesReader
@@ -128,53 +127,6 @@ def test_bookies_that_are_all_down_are_listed_and_no_success(terminal: Terminal)
 
 
 # --- the routes ----------------------------------------------------------------------------------------------------
-
-
-def test_answers_as_json(server: Served) -> None:
-    (found,) = asked(server, "/persistent/public/default/orders")
-    backlog, _ = found.pop("pins")
-    assert found.pop("held")[0] == {"pins": ["backlog s"], "ledgers": 2, "bytes": 2000, "onBookiesBytes": 4000}
-    assert found == {
-        "topic": str(TOPIC),
-        "readMs": 1_700_000_000_000,
-        "loadedBy": None,
-        "shadowOf": None,
-        "ledgers": 3,
-        "bytes": 3000,
-        "onBookiesBytes": 6000,
-        "tieredBytes": 0,
-        "tieredAndBookiesBytes": 0,
-        "tieredAloneLedgers": 0,
-        "tieredAloneBytes": 0,
-    }
-    assert backlog.pop("remedies")[-1]["command"] == f"pulsar-admin topics unsubscribe -s s {TOPIC}"
-    assert backlog == {
-        "cause": "backlog",
-        "holder": "s",
-        "detail": "acknowledged up to 1:9; 20 entries waiting",
-        "ledgers": 2,
-        "ledgerIds": [2, 3],
-        "bytes": 2000,
-        "onBookiesBytes": 4000,
-        "freesBytes": 2000,
-        "freesOnBookiesBytes": 4000,
-        "alsoHeldBy": [],
-        "endsMs": None,
-    }
-    assert asked(server, f"/bookies/{BOOKIE}?byTopic=true")["shares"] == [
-        {"owner": str(TOPIC), "ledgers": 1, "sizeBytes": 1000}
-    ]
-    first, second = asked(server, "/bookies")
-    assert (first["figures"]["liveBytes"], first["uncollectedAtMostBytes"], first["state"]) == (
-        5000,
-        2_995_000,
-        "writable",
-    )
-    assert (second["figures"], second["problem"], second["state"]) == (None, "no answer", "down")
-
-
-def asked(server: Served, path: str) -> Any:
-    return server.ask("GET", f"{BASE}{path}").json
 
 
 @pytest.mark.parametrize(

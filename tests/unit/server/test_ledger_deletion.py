@@ -7,10 +7,10 @@ import pytest
 from pulsar_sidecar.features.ledger_deletion.http.topic_deletions import answer_of
 from pulsar_sidecar.features.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
 from pulsar_sidecar.features.ledger_deletion.results import (
+    Control,
     DeadLetter,
     OperationState,
     PendingRecord,
-    SidecarInstance,
     TopicDeletionStatus,
 )
 from pulsar_sidecar.model.errors import TemporaryError
@@ -58,15 +58,6 @@ def test_the_largest_ledger_id_is_a_ledger_id(service: FakeDeletionService, serv
     assert answer.json == {"sent": [2**63 - 1], "notSent": []}
 
 
-RUNNING = {
-    "paused": False,
-    "pausedReason": None,
-    "ratePerSecond": None,
-    "pausedBy": None,
-    "pausedSinceMs": None,
-}
-
-
 @pytest.mark.parametrize("remembers", [False, True])
 def test_the_count_has_an_age(service: FakeDeletionService, server: Served, *, remembers: bool) -> None:
     service.remembers = remembers
@@ -75,69 +66,22 @@ def test_the_count_has_an_age(service: FakeDeletionService, server: Served, *, r
     assert answer.headers["x-pulsar-sidecar-age-ms"] == "120"
 
 
-def test_status(service: FakeDeletionService, server: Served) -> None:
-    service.enabled = False
-    service.instances = (SidecarInstance("a", "http://a:8750", None, 1),)
-    assert server.ask("GET", f"{BASE}/status").json == {
-        "enabled": False,
-        "control": RUNNING,
-        "inflight": {"count": 7, "ageMs": 120, "oldestAgeMs": 5000, "waitingBytes": 900},
-        "deadLetters": None,
-        "deletedPerSecond": None,
-        "instances": [{"name": "a", "advertisedUrl": "http://a:8750", "brokerUrl": None, "startedMs": 1}],
-        "runningTopicDeletions": 0,
-        "stuckTopicDeletions": 0,
-        "runningNamespaceDeletions": 0,
-        "lastError": None,
-        "lastErrorAtMs": None,
-        "adaptiveLimit": {"level": 25.0, "idleP99Ms": 1.5, "recentP99Ms": None},
-        "protectedLedgers": [],
-        "bookkeeperExclusiveToCluster": False,
-        "warnings": [],
-        "asOfMs": 0,
-    }
-
-
 def test_pause_and_resume(service: FakeDeletionService, server: Served) -> None:
-    paused = RUNNING | {"paused": True, "pausedReason": "bookies move", "pausedSinceMs": 9}
-    assert server.ask("POST", f"{BASE}/pause", {"reason": "bookies move"}).json == paused
-    assert server.ask("POST", f"{BASE}/pause").json == paused | {"pausedReason": None}
-    assert server.ask("POST", f"{BASE}/resume").json == RUNNING
+    paused = Control(True, "bookies move", paused_since_ms=9)
+    assert server.ask("POST", f"{BASE}/pause", {"reason": "bookies move"}).json == as_json(paused)
+    assert server.ask("POST", f"{BASE}/pause").json == as_json(replace(paused, paused_reason=None))
+    assert server.ask("POST", f"{BASE}/resume").json == as_json(Control())
 
 
 STUCK = TopicDeletionStatus(
     OperationId("o"), str(TOPIC), None, OperationState.STUCK, 3, 2, 9, "it fails", "me", 12, 11, 13, "r-1", "abandon it"
 )
+FOLLOWED = STUCK.followed(
+    driver="sidecar-2",
+    left_nodes=("/managed-ledgers/public/default/persistent/orders",),
+    left=(LedgerId(7), LedgerId(8)),
+)
 UNREADABLE = TopicDeletionStatus(OperationId("o"), None, None, OperationState.UNREADABLE, None, None, 9, "newer")
-
-
-def test_a_stuck_deletion_has_its_remedy(service: FakeDeletionService, server: Served) -> None:
-    nodes = ("/managed-ledgers/public/default/persistent/orders",)
-    service.followed = [STUCK.followed(driver="sidecar-2", left_nodes=nodes, left=(LedgerId(7), LedgerId(8)))]
-    answer = server.ask("GET", f"{BASE}/topic-deletions/o")
-    assert (answer.status, service.calls("topic_deletion")) == (200, ["o"])
-    assert answer.json == {
-        "operationId": "o",
-        "topic": str(TOPIC),
-        "part": None,
-        "state": "stuck",
-        "recordedLedgers": 3,
-        "attempts": 2,
-        "requestedMs": 9,
-        "reason": "it fails",
-        "requestedBy": "me",
-        "failures": 12,
-        "failingSinceMs": 11,
-        "nextAttemptMs": 13,
-        "requestId": "r-1",
-        "remedy": "abandon it",
-        "driver": "sidecar-2",
-        "leftNodes": ["/managed-ledgers/public/default/persistent/orders"],
-        "leftLedgers": 2,
-        "leftLedgerIds": [7, 8],
-        "endedMs": None,
-        "abandonedBy": None,
-    }
 
 
 def test_a_call_that_follows_a_deletion_answers_like_one_that_begins_it() -> None:
@@ -147,7 +91,7 @@ def test_a_call_that_follows_a_deletion_answers_like_one_that_begins_it() -> Non
 def furnish(service: FakeDeletionService) -> None:
     """Give every list an item."""
     pending_topic = "persistent://pulsar/system/__ledger_deletion-RETRY"
-    service.running, service.followed = [STUCK, UNREADABLE], [STUCK.followed(driver="sidecar-2")]
+    service.running, service.followed = [STUCK, UNREADABLE], [FOLLOWED]
     service.waiting = [PendingRecord("1:1:0", pending_topic, DOCUMENT, 5, 2, 65_005, "too-young", 2048)]
     service.dead = [
         DeadLetter("1:7:0", DOCUMENT, "{}", "no bookie answers", 10, 1_700_000_000_000),
@@ -159,6 +103,7 @@ def furnish(service: FakeDeletionService) -> None:
 @pytest.mark.parametrize(
     ("path", "returned"),
     [
+        ("status", lambda service: service.status()),
         ("inflight", lambda service: service.inflight),
         ("topic-deletions", lambda service: service.running),
         ("topic-deletions/o", lambda service: service.followed[0]),

