@@ -116,9 +116,3 @@ def test_an_incomplete_replay_exits_with_4(shell: Terminal) -> None:
     assert view.replay.problems == ("replayed 1 entry, and there are more; raise the limit",)
     assert view.decision == DeduplicationDecision(True, PolicyLevel.NAMESPACE, "enabled by the namespace's policy")
     assert view.held_alone == HeldLedgers((1,), 1_000)
-
-
-def test_a_missing_topic(shell: Terminal) -> None:
-    ran = shell.run("deduplication", "show", "persistent://public/default/none")
-    assert (ran.code, ran.out) == (1, "")
-    assert "there is no topic persistent://public/default/none" in ran.err

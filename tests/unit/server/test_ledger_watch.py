@@ -3,7 +3,6 @@ from uuid import UUID
 import pytest
 from pulsar_sidecar.features.ledger_deletion.results import Redirect
 from pulsar_sidecar.features.ledger_deletion.watch.results import LeakCause, LeakState
-from pulsar_sidecar.model.errors import DisabledError, TemporaryError
 from pulsar_sidecar.server.answers import as_json
 
 from tests.fakes.deletion_service import FakeDeletionService
@@ -35,19 +34,6 @@ def test_another_sidecars_leaks_are_a_redirect(asked: str, service: FakeDeletion
     service.watch.redirect = Redirect("http://east-1:8750/")
     answer = server.ask("GET", f"{BASE}/{asked}")
     assert (answer.status, answer.headers["location"]) == (307, f"http://east-1:8750{BASE}/{asked}")
-
-
-@pytest.mark.parametrize(
-    ("failure", "status"),
-    [(DisabledError("set ledgerDeletionWatch"), 405), (TemporaryError("no sidecar watches"), 503)],
-)
-@pytest.mark.parametrize("asked", ["leaks", "leaks/7"])
-def test_unavailable_watch_is_reported(
-    failure: DisabledError | TemporaryError, status: int, asked: str, service: FakeDeletionService, server: Served
-) -> None:
-    service.failure = failure
-    answer = server.ask("GET", f"{BASE}/{asked}")
-    assert (answer.status, answer.reason) == (status, str(failure))
 
 
 def test_leaked_ledger_is_appended(service: FakeDeletionService, server: Served) -> None:

@@ -1,6 +1,5 @@
 import pytest
 from pulsar_sidecar.features.ledger_deletion.results import OperationState
-from pulsar_sidecar.model.errors import ConflictError, DisabledError, NotFoundError
 from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.server.answers import as_json
 
@@ -35,22 +34,6 @@ def test_running_deletion_is_202_and_can_be_followed(
     followed = server.ask("GET", answer.headers["location"])
     assert (followed.status, followed.json) == (200, answer.json)
     assert service.calls("namespace_deletion") == [(namespace, "namespace-1")] * 2
-
-
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (NotFoundError("Namespace public/old does not exist."), 404),
-        (DisabledError("Broker doesn't allow forced deletion of namespaces"), 405),
-        (ConflictError("Cannot delete non empty namespace"), 409),
-    ],
-)
-def test_refusals_have_the_brokers_codes_and_words(
-    error: Exception, status: int, service: FakeDeletionService, server: Served
-) -> None:
-    service.namespace_statuses = [error]
-    answer = server.ask("DELETE", "/admin/v2/namespaces/public/old?force=true")
-    assert (answer.status, answer.reason) == (status, str(error))
 
 
 @pytest.mark.parametrize(

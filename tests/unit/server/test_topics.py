@@ -6,7 +6,7 @@ from pulsar_sidecar.features.ledger_deletion.results import (
     Redirect,
     ShadowDeletionStage,
 )
-from pulsar_sidecar.model.errors import ConflictError, DataLossError, InvalidInputError
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.names import TopicDomain, TopicName, parse_topic_name
@@ -75,12 +75,6 @@ def test_the_confirmation_of_a_source_s_loss_goes_on_as_it_is(
     for query, confirmed in (("", None), ("?confirmSourceDataLoss=persistent%3A%2F%2Fp%2Fn%2Ft", "persistent://p/n/t")):
         assert server.ask("DELETE", path + query).status == 204
         assert service.confirmed.pop() == confirmed
-
-
-def test_a_loss_of_data_is_a_conflict(service: FakeDeletionService, server: Served) -> None:
-    service.failure = DataLossError("it is a shadow")
-    answer = server.ask("DELETE", f"{V2}/orders?force=true")
-    assert (answer.status, answer.json) == (409, {"reason": "it is a shadow"})
 
 
 @pytest.mark.parametrize(
