@@ -88,14 +88,12 @@ async def _subscription_name(subscription: Subscription) -> str:
 
 V2Topic = Annotated[TopicName, Depends(v2_topic)]
 """The topic of a route below `V2_PATH`."""
-V1Topic = Annotated[TopicName, Depends(v1_topic)]
-"""The topic of a route below `V1_PATH`, with Pulsar's parameter names."""
 TOPIC_PATHS = ((V2_PATH, v2_topic, ""), (V1_PATH, v1_topic, "v1_"))
 """For a route that exists for both: its path, its topic dependency, and the prefix of its name in OpenAPI."""
 V2Namespace = Annotated[str, Depends(_v2_namespace)]
 """The namespace of a route below `NAMESPACE_PATH` or `V2_PATH`, ``tenant/namespace``."""
-V1Namespace = Annotated[str, Depends(_v1_namespace)]
-"""The namespace of a route below `V1_NAMESPACE_PATH`, ``tenant/cluster/namespace``."""
+NAMESPACE_PATHS = ((NAMESPACE_PATH, _v2_namespace, ""), (V1_NAMESPACE_PATH, _v1_namespace, "v1_"))
+"""The same for a route of a namespace."""
 TenantName = Annotated[str, Depends(_tenant_name)]
 SubscriptionName = Annotated[str, Depends(_subscription_name)]
 

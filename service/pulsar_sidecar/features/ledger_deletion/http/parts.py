@@ -54,7 +54,7 @@ def add_parts(routes: APIRouter, service: LedgerDeletion) -> None:
     for path, topic_of, version in TOPIC_PATHS:
 
         @deletion(f"{path}/subscription/{{subscription}}", name=f"{version}delete_subscription")
-        @passed_after(_subscription_first(service, topic_of))
+        @passed_after(_recorded(service, topic_of))
         def delete_subscription(
             topic: Annotated[TopicName, Depends(topic_of)], subscription: SubscriptionName, parameters: _Parameters
         ) -> Response:
@@ -66,7 +66,7 @@ def add_parts(routes: APIRouter, service: LedgerDeletion) -> None:
             raise _not_passed()
 
         @deletion(_SCHEMA_PATHS[version], name=f"{version}delete_schema")
-        @passed_after(_schema_first(service, topic_of))
+        @passed_after(_recorded(service, topic_of))
         def delete_schema(topic: Annotated[TopicName, Depends(topic_of)], parameters: _Parameters) -> Response:
             """Delete a topic's schema; with ``force`` all its versions with their ledgers, in two phases.
 
@@ -79,29 +79,20 @@ def _not_passed() -> DisabledError:
     return DisabledError("brokers do this, and nothing is passed to them: set adminPassThroughEnabled=true")
 
 
-def _subscription_first(service: LedgerDeletion, topic_of: _TopicOf) -> First:
+def _recorded(service: LedgerDeletion, topic_of: _TopicOf) -> First:
     async def first(request: RequestToPass) -> Unanswered | None:
         params = dict(request.path_params)
+        encoded = params.pop("subscription", None)
         try:
-            subscription = decode_segment(params.pop("subscription"))
+            subscription = None if encoded is None else decode_segment(encoded)
             topic = await topic_of(**params)
         except InvalidInputError:
             return None  # the broker has its own words for such a name
-        return await run_in_threadpool(_record, service, request, topic, subscription, Right.MESSAGES)
-
-    return first
-
-
-def _schema_first(service: LedgerDeletion, topic_of: _TopicOf) -> First:
-    async def first(request: RequestToPass) -> Unanswered | None:
-        try:
-            topic = await topic_of(**request.path_params)
-        except InvalidInputError:
-            return None
-        if not _forced(request):
+        if subscription is None and not _forced(request):
             return None
         # Partitions share the schema of their topic.
-        return await run_in_threadpool(_record, service, request, topic.base, None, Right.CHANGE)
+        owner = topic.base if subscription is None else topic
+        return await run_in_threadpool(_record, service, request, owner, subscription)
 
     return first
 
@@ -113,9 +104,9 @@ def _forced(request: RequestToPass) -> bool:
 
 
 def _record(
-    service: LedgerDeletion, request: RequestToPass, topic: TopicName, subscription: str | None, right: Right
+    service: LedgerDeletion, request: RequestToPass, topic: TopicName, subscription: str | None
 ) -> Unanswered | None:
-    if not _has(request, right, topic):
+    if not _has(request, Right.CHANGE if subscription is None else Right.MESSAGES, topic):
         return None
     try:
         operation = service.record_part(topic, subscription, force=_forced(request), requested_by=request.caller.role)

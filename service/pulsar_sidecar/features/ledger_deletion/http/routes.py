@@ -5,10 +5,10 @@ own, because the brokers' call destroys the source.
 """
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Annotated, assert_never
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from pulsar_sidecar.features.ledger_deletion.http import requests
@@ -43,12 +43,11 @@ from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.server.cached_reading import CachedReading
 from pulsar_sidecar.server.errors import MismatchError
 from pulsar_sidecar.server.guard import Owners, guarded_router
-from pulsar_sidecar.server.paths import V1_PATH, V2_PATH, V1Topic, V2Topic
+from pulsar_sidecar.server.paths import TOPIC_PATHS
 from pulsar_sidecar.server.rights import Right, takes
 
 AGE_HEADER = "X-Pulsar-Sidecar-Age-Ms"
 _Deletion = Annotated[requests.TopicDeletionParameters, Query()]
-_LedgerDeletion = Annotated[requests.LedgerDeletionParameters, Query()]
 
 
 def router(service: LedgerDeletion) -> APIRouter:
@@ -77,139 +76,107 @@ def router(service: LedgerDeletion) -> APIRouter:
 def _add_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
     deletion = deletions_of(routes, TopicDeletionStatus)
 
-    @deletion(V2_PATH)
-    @takes(Right.CHANGE)
-    def delete_topic(topic: V2Topic, parameters: _Deletion, request: Request) -> Response:
-        """Delete a topic in two phases: record every ledger it references, then have the broker delete it.
+    def delete(topic: TopicName, parameters: _Deletion, request: Request, *, partitioned: bool) -> Response:
+        status = service.delete_topic(
+            topic,
+            partitioned=partitioned,
+            force=parameters.force,
+            requested_by=request.state.caller.role,
+            confirm_source_data_loss=parameters.confirm_source_data_loss,
+        )
+        return answer_of(status)
 
-        409: the topic is a shadow (a broker would delete its source's ledgers), or the source of one and
-        ``confirmSourceDataLoss`` does not name it.
-        """
-        return _delete(service, topic, parameters, request, partitioned=False)
+    for path, topic_of, version in TOPIC_PATHS:
 
-    @deletion(f"{V2_PATH}/partitions")
-    @takes(Right.CHANGE)
-    def delete_partitioned_topic(topic: V2Topic, parameters: _Deletion, request: Request) -> Response:
-        """Delete a partitioned topic in two phases, with all its partitions, including leftover ones.
+        @deletion(path, name=f"delete_{version}topic")
+        @takes(Right.CHANGE)
+        def delete_topic(
+            topic: Annotated[TopicName, Depends(topic_of)], parameters: _Deletion, request: Request
+        ) -> Response:
+            """Delete a topic in two phases: record every ledger it references, then have the broker delete it.
 
-        412, without ``force``: a client is connected to one of the partitions; all of them stay.
-        """
-        return _delete(service, topic, parameters, request, partitioned=True)
+            409: the topic is a shadow (a broker would delete its source's ledgers), or the source of one and
+            ``confirmSourceDataLoss`` does not name it.
+            """
+            return delete(topic, parameters, request, partitioned=False)
 
-    @deletion(V1_PATH)
-    @takes(Right.CHANGE)
-    def delete_v1_topic(topic: V1Topic, parameters: _Deletion, request: Request) -> Response:
-        """Delete a topic of a V1 namespace in two phases."""
-        return _delete(service, topic, parameters, request, partitioned=False)
+        @deletion(f"{path}/partitions", name=f"delete_{version}partitioned_topic")
+        @takes(Right.CHANGE)
+        def delete_partitioned_topic(
+            topic: Annotated[TopicName, Depends(topic_of)], parameters: _Deletion, request: Request
+        ) -> Response:
+            """Delete a partitioned topic in two phases, with all its partitions, including leftover ones.
 
-    @deletion(f"{V1_PATH}/partitions")
-    @takes(Right.CHANGE)
-    def delete_v1_partitioned_topic(topic: V1Topic, parameters: _Deletion, request: Request) -> Response:
-        """Delete a partitioned topic of a V1 namespace in two phases."""
-        return _delete(service, topic, parameters, request, partitioned=True)
-
-
-def _delete(
-    service: LedgerDeletion, topic: TopicName, parameters: _Deletion, request: Request, *, partitioned: bool
-) -> Response:
-    status = service.delete_topic(
-        topic,
-        partitioned=partitioned,
-        force=parameters.force,
-        requested_by=request.state.caller.role,
-        confirm_source_data_loss=parameters.confirm_source_data_loss,
-    )
-    return answer_of(status)
+            412, without ``force``: a client is connected to one of the partitions; all of them stay.
+            """
+            return delete(topic, parameters, request, partitioned=True)
 
 
 def _add_delete_ledger(routes: APIRouter, service: LedgerDeletion) -> None:
-    deletion = partial(
-        routes.post,
-        status_code=204,
-        response_description="Deleted, or already deleted.",
-        responses={307: {"description": "Send the request to the sidecar that Location names."}},
-    )
+    for path, topic_of, version in TOPIC_PATHS:
 
-    @deletion(f"{V2_PATH}/deleteLedger")
-    @takes(Right.CHANGE)
-    def delete_ledger(
-        topic: V2Topic, parameters: _LedgerDeletion, payload: requests.DeleteLedgerPayload, request: Request
-    ) -> Response:
-        """Check one ledger now, and delete it if nothing references it (PIP-186 ``deleteLedger``).
+        @routes.post(
+            f"{path}/deleteLedger",
+            name=f"delete_{version}ledger",
+            status_code=204,
+            response_description="Deleted, or already deleted.",
+            responses={307: {"description": "Send the request to the sidecar that Location names."}},
+        )
+        @takes(Right.CHANGE)
+        def delete_ledger(
+            topic: Annotated[TopicName, Depends(topic_of)],
+            parameters: Annotated[requests.LedgerDeletionParameters, Query()],
+            payload: requests.DeleteLedgerPayload,
+            request: Request,
+        ) -> Response:
+            """Check one ledger now, and delete it if nothing references it (PIP-186 ``deleteLedger``).
 
-        204: deleted, or gone already. 307: call the sidecar beside the owning broker. 409: the reason is ``ledger still
-        in use``, which is final. 412: the ledger is not the one that the record describes, the topic is not the path's,
-        or only an operator can change what keeps the ledger. 503: call again later, since the ledger cannot be judged
-        yet (``too-young``, ``owner-still-uses``, ...), something could not be read, or deletion is paused.
-        """
-        return _delete_ledger(service, topic, parameters, payload, request)
-
-    @deletion(f"{V1_PATH}/deleteLedger")
-    @takes(Right.CHANGE)
-    def delete_v1_ledger(
-        topic: V1Topic, parameters: _LedgerDeletion, payload: requests.DeleteLedgerPayload, request: Request
-    ) -> Response:
-        """Check one ledger of a topic of a V1 namespace now, and delete it if nothing references it."""
-        return _delete_ledger(service, topic, parameters, payload, request)
-
-
-def _delete_ledger(
-    service: LedgerDeletion,
-    topic: TopicName,
-    parameters: _LedgerDeletion,
-    payload: requests.DeleteLedgerPayload,
-    request: Request,
-) -> Response:
-    record = _record_of(payload, request.state.caller.role)
-    if record.topic != topic:
-        raise MismatchError(f"topicName is not the topic of the path, {topic}")
-    try:
-        answer = service.delete_ledger(record, authoritative=parameters.authoritative)
-    except InvalidInputError as error:
-        raise MismatchError(str(error)) from error
-    match answer:
-        case Redirect(base_url):
-            # The path is forwarded as it came, still encoded, so that the other sidecar reads the same topic.
-            location = f"{base_url.rstrip('/')}{request.scope['path']}?authoritative=true"
-            return Response(status_code=307, headers={"Location": location})
-        case LedgerDeletionAnswer.DELETED | LedgerDeletionAnswer.GONE:
-            return Response(status_code=204)
-        case _:
-            assert_never(answer)
+            204: deleted, or gone already. 307: call the sidecar beside the owning broker. 409: the reason is ``ledger
+            still in use``, which is final. 412: the ledger is not the one that the record describes, the topic is not
+            the path's, or only an operator can change what keeps the ledger. 503: call again later, since the ledger
+            cannot be judged yet (``too-young``, ``owner-still-uses``, ...), something could not be read, or deletion is
+            paused.
+            """
+            record = _record_of(payload, request.state.caller.role)
+            if record.topic != topic:
+                raise MismatchError(f"topicName is not the topic of the path, {topic}")
+            try:
+                answer = service.delete_ledger(record, authoritative=parameters.authoritative)
+            except InvalidInputError as error:
+                raise MismatchError(str(error)) from error
+            match answer:
+                case Redirect(base_url):
+                    # The path is forwarded as it came, still encoded, so that the other sidecar reads the same topic.
+                    location = f"{base_url.rstrip('/')}{request.scope['path']}?authoritative=true"
+                    return Response(status_code=307, headers={"Location": location})
+                case LedgerDeletionAnswer.DELETED | LedgerDeletionAnswer.GONE:
+                    return Response(status_code=204)
+                case _:
+                    assert_never(answer)
 
 
 def _add_shadow_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
-    stage = partial(
-        routes.post,
-        response_model=ShadowDeletionStatus,
-        response_description="Deleted, with the check of the source's ledgers.",
-        responses={202: {"model": ShadowDeletionStatus, "description": "A stage is done, or waits; call again."}},
-    )
+    for path, topic_of, version in TOPIC_PATHS:
 
-    @stage(f"{V2_PATH}/deleteShadow")
-    @takes(Right.CHANGE)
-    def delete_shadow(topic: V2Topic, request: Request, response: Response) -> ShadowDeletionStatus:
-        """Delete a shadow topic, partitioned or not, without touching its source's ledgers: one stage a call.
+        @routes.post(
+            f"{path}/deleteShadow",
+            name=f"delete_{version}shadow",
+            response_description="Deleted, with the check of the source's ledgers.",
+            responses={202: {"model": ShadowDeletionStatus, "description": "A stage is done, or waits; call again."}},
+        )
+        @takes(Right.CHANGE)
+        def delete_shadow(
+            topic: Annotated[TopicName, Depends(topic_of)], request: Request, response: Response
+        ) -> ShadowDeletionStatus:
+            """Delete a shadow topic, partitioned or not, without touching its source's ledgers: one stage a call.
 
-        Call it until it answers 200; any sidecar can take the next call. 409: it is not a shadow topic, or clients are
-        connected to it.
-        """
-        return _delete_shadow(service, topic, request, response)
-
-    @stage(f"{V1_PATH}/deleteShadow")
-    @takes(Right.CHANGE)
-    def delete_v1_shadow(topic: V1Topic, request: Request, response: Response) -> ShadowDeletionStatus:
-        """Delete a shadow topic of a V1 namespace."""
-        return _delete_shadow(service, topic, request, response)
-
-
-def _delete_shadow(
-    service: LedgerDeletion, topic: TopicName, request: Request, response: Response
-) -> ShadowDeletionStatus:
-    status = service.delete_shadow(topic, requested_by=request.state.caller.role)
-    if status.stage is not ShadowDeletionStage.DONE:
-        response.status_code = 202
-    return status
+            Call it until it answers 200; any sidecar can take the next call. 409: it is not a shadow topic, or clients
+            are connected to it.
+            """
+            status = service.delete_shadow(topic, requested_by=request.state.caller.role)
+            if status.stage is not ShadowDeletionStage.DONE:
+                response.status_code = 202
+            return status
 
 
 def _add_first_phase(routes: APIRouter, service: LedgerDeletion) -> None:

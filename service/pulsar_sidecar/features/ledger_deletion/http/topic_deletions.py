@@ -1,7 +1,8 @@
 """Routes that list, follow and abandon topic deletions; any sidecar answers, whichever drives the deletion."""
 
 from collections.abc import Callable
-from typing import Annotated, Protocol, TypeVar, assert_never
+from functools import partial
+from typing import Annotated, TypeVar, assert_never
 
 from fastapi import APIRouter, Path, Request
 from starlette.responses import JSONResponse, Response
@@ -17,8 +18,8 @@ from pulsar_sidecar.server.warnings import warning_headers
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Response])
 
-PATH = "/ledger-deletion/topic-deletions"
-ACCEPTED = 202
+_PATH = "/ledger-deletion/topic-deletions"
+_ACCEPTED = 202
 _OperationId = Annotated[
     str,
     Path(
@@ -30,32 +31,15 @@ _OperationId = Annotated[
 ]
 
 
-def location_of(operation_id: OperationId) -> str:
-    """Return the path that follows one deletion."""
-    return f"/admin/v2{PATH}/{operation_id}"
-
-
-class RouteDecorator(Protocol):
-    """Decorator of `deletions_of`; ``name`` is the route's, by default the endpoint's."""
-
-    def __call__(self, path: str, *, name: str | None = None) -> Callable[[Endpoint], Endpoint]: ...
-
-
-def deletions_of(routes: APIRouter, answer: type[object]) -> RouteDecorator:
+def deletions_of(routes: APIRouter, answer: type[object]) -> Callable[..., Callable[[Endpoint], Endpoint]]:
     """Declare at a path a DELETE that answers 204, or 202 with ``answer`` while the sidecars continue."""
-
-    def at(path: str, *, name: str | None = None) -> Callable[[Endpoint], Endpoint]:
-        continued = {"model": answer, "description": "The sidecars continue the deletion; Location follows it."}
-        return routes.delete(
-            path, status_code=204, name=name, response_description="Deleted.", responses={ACCEPTED: continued}
-        )
-
-    return at
+    continued = {"model": answer, "description": "The sidecars continue the deletion; Location follows it."}
+    return partial(routes.delete, status_code=204, response_description="Deleted.", responses={_ACCEPTED: continued})
 
 
 def accepted(status: object, kind: type[object], location: str) -> Response:
     """Return 202 for a deletion that the sidecars continue."""
-    return JSONResponse(as_json(status, kind), ACCEPTED, {"Location": location})
+    return JSONResponse(as_json(status, kind), _ACCEPTED, {"Location": location})
 
 
 def answer_of(status: TopicDeletionStatus) -> Response:
@@ -64,7 +48,7 @@ def answer_of(status: TopicDeletionStatus) -> Response:
         case OperationState.DONE:
             return Response(status_code=204, headers=warning_headers([status.reason] if status.reason else []))
         case OperationState.RUNNING | OperationState.STUCK | OperationState.UNREADABLE:
-            return accepted(status, TopicDeletionStatus, location_of(status.operation_id))
+            return accepted(status, TopicDeletionStatus, f"/admin/v2{_PATH}/{status.operation_id}")
         case OperationState.REFUSED | OperationState.ABANDONED:
             raise ConflictError(f"the deletion of {status.subject} was refused: {status.reason}")
         case _:
@@ -74,13 +58,13 @@ def answer_of(status: TopicDeletionStatus) -> Response:
 def add_topic_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
     """Add the list, one deletion, and its end."""
 
-    @routes.get(PATH)
+    @routes.get(_PATH)
     @takes(Right.CLUSTER_STATE)
     def topic_deletions() -> list[TopicDeletionStatus]:
         """List the running two-phase topic deletions."""
         return service.topic_deletions()
 
-    @routes.get(f"{PATH}/{{operationId}}")
+    @routes.get(f"{_PATH}/{{operationId}}")
     @takes(Right.OWNED_STATE)
     def topic_deletion(operation_id: _OperationId, owners: Owners) -> FollowedDeletion:
         """Return one topic deletion: its progress and remaining ledgers, or its outcome in the last 10 minutes.
@@ -91,7 +75,7 @@ def add_topic_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
         owners.require(lambda: [_tenant(found)])
         return found
 
-    @routes.post(f"{PATH}/{{operationId}}/abandon")
+    @routes.post(f"{_PATH}/{{operationId}}/abandon")
     @takes(Right.OWNED_CHANGE)
     def abandon_topic_deletion(operation_id: _OperationId, request: Request, owners: Owners) -> FollowedDeletion:
         """End a topic deletion, even if this version cannot read it; the answer names what is left.

@@ -3,7 +3,7 @@
 Only the watching sidecar lists and explains leaks, so the others redirect to it; any sidecar answers everything else.
 """
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 from uuid import UUID
 
 from fastapi import APIRouter, Path, Query, Request
@@ -26,7 +26,7 @@ from pulsar_sidecar.server import schemas
 from pulsar_sidecar.server.guard import Owners
 from pulsar_sidecar.server.rights import Right, takes
 
-MAX_LEAKS = 10_000
+_T = TypeVar("_T")
 _LedgerId = Annotated[
     int, Path(alias="ledgerId", ge=0, le=MAX_LEDGER_ID, description="BookKeeper's ledger id.", examples=[4711])
 ]
@@ -45,7 +45,7 @@ class LeaksParameters(schemas.Parameters):
     """Only leaks of this cause."""
     ended: bool = False
     """Include ledgers that were deleted or linked again, as the states ``deleted`` and ``linked`` always do."""
-    limit: int = Field(default=100, ge=1, le=MAX_LEAKS)
+    limit: int = Field(default=100, ge=1, le=10_000)
     """Maximum number of ledgers, oldest first."""
     offset: int = Field(default=0, ge=0, le=1_000_000_000)
     """Number of ledgers to skip."""
@@ -79,11 +79,6 @@ class HoldRequest(schemas.Payload):
 
 
 def add_watch(routes: APIRouter, service: LedgerDeletion) -> None:
-    _add_leaks(routes, service)
-    _add_control(routes, service)
-
-
-def _add_leaks(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.get("/ledger-deletion/watch")
     @takes(Right.CLUSTER_STATE)
     def watch_status() -> WatchStatus:
@@ -104,7 +99,7 @@ def _add_leaks(routes: APIRouter, service: LedgerDeletion) -> None:
             limit=parameters.limit,
             offset=parameters.offset,
         )
-        return _redirected(listed, request) if isinstance(listed, Redirect) else listed
+        return _answer(listed, request)
 
     @routes.get("/ledger-deletion/watch/leaks/{ledgerId}", response_model=LedgerExplanation, responses=_REDIRECTS)
     @takes(Right.OWNED_STATE)
@@ -114,11 +109,8 @@ def _add_leaks(routes: APIRouter, service: LedgerDeletion) -> None:
         307: call the sidecar that watches. 405: this sidecar's watch is switched off. 503: none watches yet.
         """
         owners.require(lambda: service.tenants_of([LedgerId(ledger_id)]))
-        explained = service.watch.explain(LedgerId(ledger_id))
-        return _redirected(explained, request) if isinstance(explained, Redirect) else explained
+        return _answer(service.watch.explain(LedgerId(ledger_id)), request)
 
-
-def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.post(
         "/ledger-deletion/watch/leaks/{ledgerId}/append", status_code=202, response_model=Leak,
         responses=_REDIRECTS, response_description="The ledger is in the pending-deletion topic.",
@@ -134,8 +126,7 @@ def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
         that nothing references. 409: it is not leaked, it is held, or the brake is engaged. 503: it was not
         appended, such as when another sidecar begins to watch; retry the request.
         """
-        appended = service.watch.append(LedgerId(ledger_id), parameters.offload_attempt)
-        return _redirected(appended, request) if isinstance(appended, Redirect) else appended
+        return _answer(service.watch.append(LedgerId(ledger_id), parameters.offload_attempt), request)
 
     @routes.post("/ledger-deletion/watch/brake")
     @takes(Right.CLUSTER_CHANGE)
@@ -168,7 +159,9 @@ def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
         return service.watch.release_hold(parameters.hold)
 
 
-def _redirected(redirect: Redirect, request: Request) -> Response:
+def _answer(found: _T | Redirect, request: Request) -> _T | Response:
+    if not isinstance(found, Redirect):
+        return found
     query = request.scope["query_string"].decode("latin-1")
-    location = f"{redirect.base_url.rstrip('/')}{request.scope['path']}{'?' if query else ''}{query}"
+    location = f"{found.base_url.rstrip('/')}{request.scope['path']}{'?' if query else ''}{query}"
     return Response(status_code=307, headers={"Location": location})
