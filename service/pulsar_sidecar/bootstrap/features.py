@@ -17,7 +17,7 @@ from pulsar_sidecar.features.delayed_index import pages as delayed
 from pulsar_sidecar.features.delayed_messages import opening as delayed_messages
 from pulsar_sidecar.features.delayed_messages import pages as cancelling
 from pulsar_sidecar.features.ledger_deletion import opening as ledger_deletion
-from pulsar_sidecar.features.ledger_deletion.pages import dead_letters, deletions, leaks, pending
+from pulsar_sidecar.features.ledger_deletion.pages import deletions, leaks, records
 from pulsar_sidecar.features.ledger_deletion.pages import overview as of_ledger_deletion
 from pulsar_sidecar.features.pins import opening as pins
 from pulsar_sidecar.features.pins import pages as pinned
@@ -41,7 +41,7 @@ PAGES: Final = (
         deletions.HERE,
         "Deletions",
         deletions.router,
-        [dead_letters.router, pending.router],
+        [records.router],
         [of_ledger_deletion.DELETION],
     ),
     Page(leaks.PATH, "Leaks", leaks.router, (), [of_ledger_deletion.WATCH]),

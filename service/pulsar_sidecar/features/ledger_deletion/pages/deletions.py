@@ -1,7 +1,7 @@
 """Deletions page: backlog, age, speed and problems; progress of topic and namespace deletions."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fastapi import APIRouter, Request
@@ -13,7 +13,6 @@ from pulsar_sidecar.features.ledger_deletion.results import (
     FollowedDeletion,
     NamespaceDeletionStatus,
     OperationState,
-    ProtectedLedger,
     Reclaim,
     ServiceStatus,
     TopicDeletionStatus,
@@ -58,79 +57,42 @@ class Problem:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Deletions:
-    """Data of the page; ``topics`` has this page of the list."""
-
-    status: Reading
-    topics_read: Reading
-    namespaces_read: Reading
-    figures: Sequence[Figure]
-    plots: Sequence[tuple[str, Sequence[PlotItem]]]
-    problems: Sequence[Problem]
-    controls: Sequence[Action]
-    topics: Sequence[TopicDeletionStatus]
-    pager: Pager
-    filters: Sequence[Field]
-    filtered: bool
-    namespaces: Sequence[NamespaceDeletionStatus]
-    protected: Sequence[tuple[ProtectedLedger, Action]]
-    states: Mapping[OperationState, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Followed:
-    """Data of one topic deletion's page."""
-
-    deletion: FollowedDeletion
-    reading: Reading
-    abandon: Action | None
-    states: Mapping[OperationState, str]
-
-
 @router.get(HERE)
 async def deletions(request: Request) -> Response:
     """Show all about deletions except the dead letters."""
     names = ("status", "topic-deletions", "namespace-deletions", "trend")
     readings = await asyncio.gather(*(read(request, f"{BASE}/{name}") for name in names))
-    return await page(request, "deletions.html.j2", view=view_of(request, *readings), title="Deletions")
+    return await page(request, "deletions.html.j2", view=_view(request, *readings), title="Deletions")
 
 
-def view_of(
+def _view(
     request: Request, status_read: Reading, topics: Reading, namespaces: Reading, trend_read: Reading
-) -> Deletions:
-    """Return the page of these answers."""
+) -> dict[str, object]:
     status, trend = status_read.parsed(ServiceStatus), trend_read.parsed(DeletionTrend)
     state, name = request.query_params.get("state", ""), request.query_params.get("topic", "")
     matching = [each for each in topics.parsed(list[TopicDeletionStatus]) or () if _matches(each, state, name)]
     offset = offset_of(request)
-    return Deletions(
-        status=status_read,
-        topics_read=topics,
-        namespaces_read=namespaces,
-        figures=[] if status is None else list(figures(status, trend)),
-        plots=[] if trend is None else plots_of(trend),
-        problems=[] if status is None else list(problems(status, status_read.as_of_ms)),
-        controls=() if status is None else controls(status.control),
-        topics=matching[offset : offset + PAGE_ROWS],
-        pager=Pager.of(request, offset, PAGE_ROWS, len(matching)),
-        filters=(
+    return {
+        "status": status_read,
+        "topics_read": topics,
+        "namespaces_read": namespaces,
+        "figures": [] if status is None else list(figures(status, trend)),
+        "plots": [] if trend is None else plots_of(trend),
+        "problems": [] if status is None else list(problems(status, status_read.as_of_ms)),
+        "controls": () if status is None else controls(status.control),
+        "topics": matching[offset : offset + PAGE_ROWS],
+        "pager": Pager.of(request, offset, PAGE_ROWS, len(matching)),
+        "filters": (
             Field("topic", "Topic contains", name),
-            Field(
-                "state",
-                "State",
-                state,
-                [
-                    (each.value, each.value)
-                    for each in (OperationState.RUNNING, OperationState.STUCK, OperationState.UNREADABLE)
-                ],
-            ),
+            Field("state", "State", state, [(each.value, each.value) for each in _RUNNING]),
         ),
-        filtered=bool(state or name),
-        namespaces=namespaces.parsed(list[NamespaceDeletionStatus]) or (),
-        protected=[(each, ending_protection(each.ledger_id)) for each in (status.protected_ledgers if status else ())],
-        states=STATES,
-    )
+        "filtered": bool(state or name),
+        "namespaces": namespaces.parsed(list[NamespaceDeletionStatus]) or (),
+        "protected": [
+            (each, ending_protection(each.ledger_id)) for each in (status.protected_ledgers if status else ())
+        ],
+        "states": STATES,
+    }
 
 
 def _matches(deletion: TopicDeletionStatus, state: str, name: str) -> bool:
@@ -280,12 +242,9 @@ async def topic_deletion(request: Request) -> Response:
     operation = request.query_params.get("id", "")
     reading = await read(request, path(f"{BASE}/topic-deletions", operation))
     deletion = reading.answer(FollowedDeletion)
-    return await page(
-        request,
-        "topic_deletion.html.j2",
-        view=Followed(deletion, reading, abandoning(operation) if deletion.ended_ms is None else None, STATES),
-        title="Topic deletion",
-    )
+    abandon = abandoning(operation) if deletion.ended_ms is None else None
+    view = {"deletion": deletion, "reading": reading, "abandon": abandon, "states": STATES}
+    return await page(request, "topic_deletion.html.j2", view=view, title="Topic deletion")
 
 
 def abandoning(operation: str) -> Action:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 from fastapi import APIRouter, Request
@@ -52,48 +51,13 @@ _WATCH_STATES = {
 router = APIRouter()
 
 
-@dataclass(frozen=True, slots=True)
-class ListedLeak:
-    """Row of the list: the answer, the style of its state, and the time it reached it, if known."""
-
-    answer: Leak
-    kind: str
-    reached_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class LeaksView:
-    """Data of the page.
-
-    Attributes:
-        watch_kind: style of the watch's state.
-        trend: leaks by time; empty where there are none.
-        last_hour: number of leaked ledgers while this sidecar watched.
-        held: for each hold the form that removes it.
-    """
-
-    watch_read: ask.Reading
-    watch: WatchStatus | None
-    watch_kind: str
-    reading: ask.Reading
-    leaks: Sequence[ListedLeak]
-    by_cause: Sequence[PlotItem]
-    trend: Sequence[PlotItem]
-    last_hour: Sequence[PlotItem]
-    fields: Sequence[Field]
-    pager: Pager | None
-    actions: Sequence[Action]
-    held: Sequence[tuple[str, Action]]
-    command: str
-
-
 @router.get(PATH)
 async def leaks(request: Request) -> Response:
     query = request.query_params
     wanted = {name: value for name in ("state", "cause") if (value := query.get(name))}
     offset, ended = offset_of(request), query.get("ended") == "true"
     parameters = {**wanted, "ended": "true" if ended else None, "offset": offset or None, "limit": PAGE_ROWS}
-    watch, hour, reading = await asyncio.gather(
+    watch_read, hour, reading = await asyncio.gather(
         ask.read(request, _WATCH),
         ask.read(request, "/admin/v2/ledger-deletion/trend"),
         ask.read(
@@ -102,43 +66,25 @@ async def leaks(request: Request) -> Response:
             {name: str(value) for name, value in parameters.items() if value is not None},
         ),
     )
-    return await page(
-        request, "leaks.html.j2", view=_view(request, watch, hour, reading, wanted, offset, ended=ended), title="Leaks"
-    )
-
-
-def _view(
-    request: Request,
-    watch: ask.Reading,
-    hour: ask.Reading,
-    reading: ask.Reading,
-    wanted: dict[str, str],
-    offset: int,
-    *,
-    ended: bool,
-) -> LeaksView:
-    found, status, trend = reading.parsed(ListedLeaks), watch.parsed(WatchStatus), hour.parsed(DeletionTrend)
+    found, watch, trend = reading.parsed(ListedLeaks), watch_read.parsed(WatchStatus), hour.parsed(DeletionTrend)
     options = [f"--{name}={value}" for name, value in wanted.items()] + (["--ended"] if ended else [])
-    return LeaksView(
-        watch,
-        status,
-        "bad" if status is None else _WATCH_STATES[status.state],
-        reading,
-        [leak_of(each) for each in found.leaks] if found else [],
-        causes_of(found.by_cause) if found else [],
-        trend_of(found.trend) if found else [],
-        line_of(trend.points if trend else (), lambda point: point.leaked),
-        _fields(wanted, ended=ended),
-        Pager.of(request, offset, PAGE_ROWS, found.total) if found else None,
-        control_actions(status) if status else (),
-        [(hold, _release_hold(hold)) for hold in (status.holds if status else ())],
-        command(*_COMMAND, "leaks", *options),
-    )
-
-
-def leak_of(answer: Leak) -> ListedLeak:
-    """Return the row of one leak."""
-    return ListedLeak(answer, _STATES[answer.state][0], answer.ended_ms or answer.appended_ms)
+    view = {
+        "watch_read": watch_read,
+        "watch": watch,
+        "watch_kind": "bad" if watch is None else _WATCH_STATES[watch.state],
+        "reading": reading,
+        "leaks": found.leaks if found else (),
+        "states": _STATES,
+        "by_cause": causes_of(found.by_cause) if found else [],
+        "trend": trend_of(found.trend) if found else [],
+        "last_hour": line_of(trend.points if trend else (), lambda point: point.leaked),
+        "fields": _fields(wanted, ended=ended),
+        "pager": Pager.of(request, offset, PAGE_ROWS, found.total) if found else None,
+        "actions": control_actions(watch) if watch else (),
+        "held": [(hold, _release_hold(hold)) for hold in (watch.holds if watch else ())],
+        "command": command(*_COMMAND, "leaks", *options),
+    }
+    return await page(request, "leaks.html.j2", view=view, title="Leaks")
 
 
 def causes_of(by_cause: Mapping[str, int]) -> list[PlotItem]:
@@ -197,36 +143,18 @@ def _release_hold(hold: str) -> Action:
 # --- one ledger ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerView:
-    """Data of one ledger's page."""
-
-    ledger_id: int
-    reading: ask.Reading
-    found: LedgerExplanation
-    leak: ListedLeak | None
-    meaning: str
-    copies: Sequence[ListedLeak]
-    actions: Sequence[Action]
-    command: str
-
-
 @router.get(f"{PATH}/ledger")
 async def leaked_ledger(request: Request) -> Response:
     ledger_id = _ledger_id(request.query_params.get("id", ""))
     reading = await ask.read(request, f"{_WATCH}/leaks/{ledger_id}")
     found = reading.answer(LedgerExplanation)
-    leak, copies = found.leak, found.copies
-    view = LedgerView(
-        ledger_id,
-        reading,
-        found,
-        None if leak is None else leak_of(leak),
-        "" if leak is None else _STATES[leak.state][1],
-        list(map(leak_of, copies)),
-        ledger_actions(ledger_id, leak, copies),
-        command(*_COMMAND, "explain", str(ledger_id)),
-    )
+    view = {
+        "reading": reading,
+        "found": found,
+        "states": _STATES,
+        "actions": ledger_actions(ledger_id, found.leak, found.copies),
+        "command": command(*_COMMAND, "explain", str(ledger_id)),
+    }
     return await page(request, "leaked_ledger.html.j2", view=view, title=f"Ledger {ledger_id}")
 
 
