@@ -189,14 +189,10 @@ def delete_many(deletion: Deletion, topics: Sequence[str], parallel: int) -> lis
 
 def _result(deletion: Deletion, topic: str) -> NotDeleted | None:
     try:
-        running = delete_one(deletion, topic, _ignored)
+        running = delete_one(deletion, topic, lambda _: None)
     except SidecarError as error:
         is_unknown = isinstance(error, UnreachableError | OutcomeUnknownError)
         return NotDeleted(topic, "unknown" if is_unknown else "failed", None, str(error))
     if running is None:
         return None
     return NotDeleted(topic, running.state, running.operation_id, running.reason)
-
-
-def _ignored(_: str) -> None:
-    """Many deletions at once show their number only."""

@@ -401,11 +401,6 @@ def record_document(
 
 
 def _read_records(file: str) -> list[dict[str, object]]:
-    """Return the JSON lines of a file, or of standard input for ``-``, without empty lines.
-
-    Raises:
-        InvalidInputError: it cannot be read, or a line is not a JSON object; the error names the line.
-    """
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -419,11 +414,6 @@ def _append_all(
     producer_name: str | None,
     first_sequence_id: int | None,
 ) -> results.Appended:
-    """Send the records in order, and return which arrived.
-
-    Raises:
-        ServiceRefusedError, UnreachableError: the first call failed, so nothing was sent.
-    """
     sent, not_sent, confirmed = list[LedgerId](), list[results.NotSent](), 0
     for batch in _batches(records):
         body: dict[str, object] = {"ledgers": batch}
@@ -433,7 +423,7 @@ def _append_all(
             answer = client.result(results.Appended, "POST", f"{_BASE}/pending", body)
         except (ServiceRefusedError, UnreachableError) as error:
             if confirmed == 0:
-                raise
+                raise  # nothing was sent
             not_sent += [results.NotSent(_ledger_id(record), str(error)) for record in records[confirmed:]]
             break
         sent += answer.sent
@@ -443,13 +433,11 @@ def _append_all(
 
 
 def _ledger_id(record: Mapping[str, object]) -> LedgerId | None:
-    """Return the ledger's id; None if the record, which the service has not checked, names none."""
     ledger_id = record.get("ledgerId")
     return LedgerId(ledger_id) if type(ledger_id) is int else None
 
 
 def _batches(records: Iterable[dict[str, object]]) -> Iterator[list[dict[str, object]]]:
-    """Yield the records in order, in parts that the service accepts in one call."""
     batch: list[dict[str, object]] = []
     size_bytes = 0
     for record in records:

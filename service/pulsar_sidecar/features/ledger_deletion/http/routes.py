@@ -203,7 +203,6 @@ def _add_first_phase(routes: APIRouter, service: LedgerDeletion) -> None:
 def _records_of(
     payloads: Sequence[requests.PendingDeleteLedgerPayload], requested_by: str | None
 ) -> list[PendingDeleteLedgerInfo]:
-    """Return all records; an error names the malformed one."""
     records = []
     for index, payload in enumerate(payloads):
         try:

@@ -3,7 +3,6 @@
 Invariant: a recreated topic, subscription or schema is another one, and the sidecar never requests its deletion.
 """
 
-from collections.abc import Iterator
 from contextlib import suppress
 
 from pulsar_sidecar.features.ledger_deletion.ports import TopicAdmin
@@ -55,31 +54,28 @@ def delete_marked(store: MetadataStore, admin: TopicAdmin, operation: Operation,
 
 
 def _delete_part(store: MetadataStore, admin: TopicAdmin, operation: PartOperation) -> None:
-    """Make brokers delete the remaining marked nodes, each read right before.
-
-    Ignores subscriptions that a broker does not know: the caller reads the nodes again.
-    """
     if operation.subscription is None:
         if _is_marked(store, operation, *operation.node_paths):
             admin.delete_schema(operation.topic)
         return
     for topic, path in zip(operation.topics, operation.node_paths, strict=True):
         if _is_marked(store, operation, path):
+            # Where a broker knows no such subscription, the caller reads the nodes again.
             with suppress(NotFoundError):
                 admin.delete_subscription(topic, operation.subscription, force=operation.force)
 
 
 def _delete_remaining_partitions(store: MetadataStore, admin: TopicAdmin, operation: Operation) -> None:
     any_requested, reused = False, list[TopicName]()
-    for topic in _remaining_topics(store, operation):
+    for topic in operation.topics:
+        if not _is_marked(store, operation, managed_ledger_path(topic.managed_ledger_name)):
+            continue
         if _is_reused(store, operation, topic):
             reused.append(topic)
             continue
         any_requested = True
-        try:
+        with suppress(NotFoundError):
             admin.delete_topic(topic, partitioned=False, force=operation.force)
-        except NotFoundError:
-            continue
     if reused and not any_requested:
         raise DataLossError(
             f"{operation.topic} was created again, and its new partitions continue in ledgers of the old ones "
@@ -87,14 +83,7 @@ def _delete_remaining_partitions(store: MetadataStore, admin: TopicAdmin, operat
         )
 
 
-def _remaining_topics(store: MetadataStore, operation: Operation) -> Iterator[TopicName]:
-    for topic in operation.topics:
-        if _is_marked(store, operation, managed_ledger_path(topic.managed_ledger_name)):
-            yield topic
-
-
 def _is_reused(store: MetadataStore, operation: Operation, partition: TopicName) -> bool:
-    """Return True if a recreated partitioned topic includes the partition."""
     path = partitioned_topic_path(operation.topic)
     node = store.read(path)
     if node is None or node.created_order == operation.incarnations.get(path):

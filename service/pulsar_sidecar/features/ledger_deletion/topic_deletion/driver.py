@@ -86,16 +86,12 @@ class Attempt:
 
 @dataclass(slots=True)
 class _AttemptState:
-    """State of one attempt, kept whichever error ends it.
-
-    Attributes:
-        seen: nodes of the last read.
-        recreated_stay: reason why partitions that clients recreated stay.
-    """
+    """State of one attempt, kept whichever error ends it; ``seen`` are the nodes of the last read."""
 
     held: HeldOperation
     seen: Nodes | None
     recreated_stay: str | None = None
+    """Reason why partitions that clients recreated stay."""
 
     @property
     def nodes(self) -> Nodes:
@@ -244,8 +240,7 @@ class TopicDeleter:
             return self._postpone(trying.held, f"{left[0]} still exists")
         return self._done(trying)
 
-    def _delete(self, trying: "_AttemptState") -> list[str]:
-        """Make brokers delete the marked nodes and those that clients recreate; return the remaining ones."""
+    def _delete(self, trying: _AttemptState) -> list[str]:
         if trying.seen is None:
             trying.seen = self.recorder.read_nodes(trying.held.operation)
             require_held(trying.held, trying.seen)
@@ -265,11 +260,12 @@ class TopicDeleter:
             trying.recreated_stay = "; ".join(recreated_partitions(trying.held.operation, trying.nodes)) or None
         return left
 
-    def _delete_marked(self, trying: "_AttemptState") -> list[str]:
-        """Record the ledgers of the marked nodes, send a broker one request, and return the remaining nodes."""
+    def _delete_marked(self, trying: _AttemptState) -> list[str]:
         if not self._is_over(trying.held.operation, trying.nodes):
             if trying.held.operation.attempts:
-                self._restore_buckets(trying)
+                # A broker that failed may have left pointers to missing ledgers of buckets.
+                restored = restore_buckets(self.recorder, trying.held.operation, trying.nodes)
+                trying.held = trying.held.with_state(restored)
             self._record(trying)
         # An earlier request may have finished while records were sent.
         if not self._is_over(trying.held.operation, trying.nodes):
@@ -280,15 +276,11 @@ class TopicDeleter:
             trying.seen = self.recorder.read_nodes(operation)
         return remaining_of(trying.nodes, trying.held.operation.incarnations)
 
-    def _restore_buckets(self, trying: "_AttemptState") -> None:
-        """Put back missing bucket ledgers, since a broker that failed may have left dangling pointers."""
-        operation = restore_buckets(self.recorder, trying.held.operation, trying.nodes)
-        trying.held = trying.held.with_state(operation)
-
-    def _record(self, trying: "_AttemptState") -> None:
+    def _record(self, trying: _AttemptState) -> None:
         held = trying.held.with_state(trying.held.operation)
         if held.operation.part is not None:
-            trying.held, trying.seen = self.recorder.record(held, trying.nodes, _no_check)
+            # Before it deletes a part of a topic, the broker checks by itself.
+            trying.held, trying.seen = self.recorder.record(held, trying.nodes, lambda _: None)
             return
         # Recording loads the topic, and merely loading a shadow may destroy its source's data.
         refuse_shadow(trying.nodes, held.operation)
@@ -302,7 +294,7 @@ class TopicDeleter:
             # A broker deletes the other partitions before it refuses one.
             self.refusals.check(operation)
 
-    def _done(self, trying: "_AttemptState") -> Attempt:
+    def _done(self, trying: _AttemptState) -> Attempt:
         operation = trying.held.operation
         # Before the operation ends, so that a sidecar that continues after a crash repeats it.
         schema = None if operation.part else self.leftovers.remove(operation.topic, trying.nodes)
@@ -373,10 +365,6 @@ class TopicDeleter:
             "another sidecar took it over and its broker refused it"
         )
         return Attempt(held, OperationState.REFUSED, EndedElsewhereError(ended))
-
-
-def _no_check(_: Operation) -> None:
-    """Check nothing: before it deletes a part of a topic, the broker checks by itself."""
 
 
 def _deleted_by_others(operation: Operation) -> str:

@@ -21,7 +21,6 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.durable_operations i
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     Operation,
     decode_operation,
-    default_reason,
     driver_path,
     incarnations,
     operation_path,
@@ -82,7 +81,6 @@ def running(store: MetadataStore, root: str) -> list[TopicDeletionStatus]:
 
 
 def _awaited(store: MetadataStore, root: str) -> Callable[[], str]:
-    """Return the reason shown for attempts that have not failed; reads bookies' registrations at most once."""
     return functools.cache(
         lambda: (
             f"brokers or bookies have not answered yet; {describe_registered(store, root)}; the sidecar keeps trying"
@@ -122,7 +120,6 @@ def operation_in(node: Node) -> Operation | None:
 
 
 def _as_of(now_ms: int, status: TopicDeletionStatus) -> TopicDeletionStatus:
-    """Return the status with ``next_attempt_ms`` raised to now where the attempt is due or running."""
     if status.next_attempt_ms is None or status.next_attempt_ms >= now_ms:
         return status
     return dataclasses.replace(status, next_attempt_ms=now_ms)
@@ -133,7 +130,6 @@ Remains = tuple[tuple[str, ...] | None, tuple[LedgerId, ...] | None]
 
 
 def remains(store: MetadataStore, node: Node, root: str) -> Remains:
-    """Return what this node's deletion has left now; not known if the node cannot be decoded."""
     operation = operation_in(node)
     if operation is None:
         return None, None
@@ -141,7 +137,7 @@ def remains(store: MetadataStore, node: Node, root: str) -> Remains:
     return tuple(remaining_nodes(store, operation.incarnations)), tuple(left)
 
 
-def status_of(node: Node, awaited: Callable[[], str] = default_reason) -> TopicDeletionStatus:
+def status_of(node: Node, awaited: Callable[[], str] | None = None) -> TopicDeletionStatus:
     """Return the status of a deletion's node; ``awaited`` gives the reason until an attempt has failed."""
     try:
         operation = decode_operation(node.data)

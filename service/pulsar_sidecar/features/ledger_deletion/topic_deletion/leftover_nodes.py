@@ -81,13 +81,11 @@ class LeftoverNodes:
 
 
 def _paths(topic: TopicName) -> tuple[str, str, str]:
-    """Return the paths of the schema's node and of the nodes of a topic of that name."""
     managed_ledger = managed_ledger_path(topic.managed_ledger_name)
     return schema_path(topic.schema_id), managed_ledger, partitioned_topic_path(topic)
 
 
 def _kept(topic: TopicName, schema: Node, existing: Sequence[LedgerId]) -> str:
-    """Describe the leftover node and the command that removes it."""
     listed = ", ".join(map(str, existing))
     what = f"its ledgers {listed} exist" if existing else "its ledgers are gone, and the topic was recreated"
     return f"brokers left the schema {schema.path}: {what}; remove it with: pulsar-admin schemas delete --force {topic}"

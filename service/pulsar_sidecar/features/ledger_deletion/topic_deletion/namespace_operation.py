@@ -157,11 +157,9 @@ def deletion_id(namespace: str, incarnation: Incarnation) -> OperationId:
 
 
 def write_deletion(store: MetadataStore, deletion: NamespaceDeletion, version: NodeVersion) -> HeldNamespaceDeletion:
-    """Replace the node by compare-and-set; raises what `replace_node` does."""
     written = replace_node(store, deletion.operation_id, encode_node(deletion), version)
     return HeldNamespaceDeletion(deletion, written)
 
 
 def decode_deletion(data: bytes) -> NamespaceDeletion:
-    """Decode the node of a namespace's deletion; raises what `decode_node` does."""
     return decode_node(data, NamespaceDeletion)

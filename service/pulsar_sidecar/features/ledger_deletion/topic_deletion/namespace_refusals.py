@@ -33,9 +33,7 @@ class NamespaceRefusals:
         """Raise unless a broker would begin to delete the namespace.
 
         Raises:
-            RefusedBeforehandError: brokers would refuse.
-            NotFoundError: brokers know no such namespace.
-            NotAuthorizedError: brokers refuse the sidecar's reads, so they would refuse its deletion too.
+            RefusedBeforehandError, NotFoundError, NotAuthorizedError: brokers would refuse.
             ForeignRedirectError: brokers would redirect to another cluster.
         """
         settings = self.admin.deletion_settings()

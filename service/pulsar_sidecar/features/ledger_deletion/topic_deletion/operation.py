@@ -54,22 +54,15 @@ MAX_NODE_BYTES = 900_000
 NO_ANSWER = "brokers, bookies or the metadata store have not answered yet; the sidecar keeps trying"
 
 
-def default_reason() -> str:
-    """Return the default reason for waiting."""
-    return NO_ANSWER
-
-
 class OperationEndedError(TemporaryError):
     """Raised when another sidecar ended the operation in the meantime."""
 
 
 def operation_path(operation_id: OperationId) -> str:
-    """Return the path of a running deletion's node."""
     return f"{OPERATIONS}/{operation_id}"
 
 
 def driver_path(operation_id: OperationId) -> str:
-    """Return the path of the ephemeral node of the sidecar that drives the deletion."""
     return f"{operation_path(operation_id)}/driver"
 
 
@@ -99,7 +92,6 @@ class DeletionNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
     @property
     def partitioned(self) -> bool:
-        """True if the topic has a partitioned topic's node."""
         return self.partitions is not None
 
     @property
@@ -144,7 +136,6 @@ class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_de
 
     @property
     def stuck(self) -> bool:
-        """True if it keeps failing the same way."""
         return self.failures >= STUCK_AFTER
 
     @property
@@ -180,10 +171,10 @@ class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_de
         """Return the operation with more stored records."""
         return replace(self, recorded=self.recorded + keys)
 
-    def unfinished(self, awaited: Callable[[], str] = default_reason) -> TopicDeletionStatus:
+    def unfinished(self, awaited: Callable[[], str] | None = None) -> TopicDeletionStatus:
         """Return its status before it ends; until an attempt has failed, ``awaited`` gives the reason."""
         state = OperationState.STUCK if self.stuck else OperationState.RUNNING
-        return self.status(state, self.last_reason or awaited())
+        return self.status(state, self.last_reason or (awaited() if awaited else NO_ANSWER))
 
     def status(self, state: OperationState, reason: str | None = None) -> TopicDeletionStatus:
         return TopicDeletionStatus(
@@ -257,7 +248,10 @@ class ShadowDeletion(DeletionNode, frozen=True, kw_only=True, rename="camel"):
         source: name of the source as the shadow's property spelled it.
         source_names: topics whose ledgers the shadow lists: one for each partition, if it has partitions.
         incarnations: as in `Operation`.
-        checked_ledgers: with the two fields below, the last `SourceCheck`: before the first change, or at the end.
+        checked_ledgers: number of ledgers that the sources' lists named at the last check: before the first change, or
+            at the end.
+        missing_ledgers: those of them that BookKeeper did not have.
+        missing_sources: sources that did not exist, so that no list could be read.
         missing_before: ledgers of the sources that were missing before the first change.
     """
 
@@ -401,17 +395,12 @@ def require_held(held: HeldOperation, nodes: Nodes) -> None:
 
 
 def write_operation(store: MetadataStore, operation: Operation, version: NodeVersion) -> HeldOperation:
-    """Replace the node by compare-and-set.
-
-    Raises:
-        ConflictError: another sidecar changed the node.
-        OperationEndedError: the node is gone.
-    """
+    """Replace the node by compare-and-set; raises what `require_held` does."""
     return HeldOperation(operation, replace_node(store, operation.operation_id, encode_operation(operation), version))
 
 
 def replace_node(store: MetadataStore, operation_id: OperationId, data: bytes, version: NodeVersion) -> NodeVersion:
-    """Replace the node of any deletion and return its new version; raises what `write_operation` does."""
+    """Replace the node of any deletion and return its new version; raises what `require_held` does."""
     try:
         return store.write(operation_path(operation_id), data, version)
     except NotFoundError as error:
@@ -421,13 +410,10 @@ def replace_node(store: MetadataStore, operation_id: OperationId, data: bytes, v
 def encode_operation(operation: Operation) -> bytes:
     """Return the node's bytes, without ``recorded`` where it does not fit."""
     encoded = encode_node(operation)
-    if len(encoded) <= MAX_NODE_BYTES:
-        return encoded
-    return encode_node(replace(operation, recorded=()))
+    return encoded if len(encoded) <= MAX_NODE_BYTES else encode_node(replace(operation, recorded=()))
 
 
 def decode_operation(data: bytes) -> Operation:
-    """Decode the node of a topic's or part's deletion; raises what `decode_node` does."""
     try:
         return decode_node(data, Operation)
     except UndecodableError:
@@ -444,11 +430,7 @@ NodeType = TypeVar("NodeType", bound=msgspec.Struct)
 
 
 def decode_node(data: bytes, kind: type[NodeType]) -> NodeType:
-    """Read a node.
-
-    Raises:
-        UndecodableError: another version wrote it; the sidecar does not touch it.
-    """
+    """Read a node; raise `UndecodableError` if another version wrote it: the sidecar does not touch it."""
     try:
         return msgspec.convert(json.loads(data), kind)
     except (ValueError, RecursionError, InvalidInputError) as error:

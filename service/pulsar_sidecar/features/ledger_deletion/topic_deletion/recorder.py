@@ -202,16 +202,9 @@ class Recorder:
     ) -> tuple[HeldOperation, Nodes]:
         """Record the operation's references until a read after loading the topics finds nothing new.
 
-        Sending may take long. The topics are loaded after it, so that only ``check`` and a read come between loading
-        and the broker's deletion.
-
-        Args:
-            held: operation whose topics are recorded.
-            nodes: nodes of the last `look`.
-            check: raises where no broker may be called.
-
-        Returns:
-            Operation with the stored records, and the nodes of the last read.
+        Sending may take long. The topics are loaded after it, so that only ``check``, which raises where no broker may
+        be called, and a read come between loading and the broker's deletion. ``nodes`` are of the last read; returns
+        the operation with the stored records, and the nodes of a newer read.
 
         Raises:
             TemporaryError: something could not be read or sent; the broker may not be called yet.
@@ -321,10 +314,7 @@ class Recorder:
         nodes: Nodes,
         details: dict[LedgerId, LedgerDetails],
     ) -> list[PendingDeleteLedgerInfo]:
-        """Return records of the referenced ledgers that have none yet.
-
-        Adds ``details`` of new ledgers, and does not read known ones again.
-        """
+        """Return records of the referenced ledgers that have none yet; adds ``details`` of new ledgers."""
         records = [record for each in references for record in records_of(each)]
         records += schema_records(operation.topic, _schema_ledgers(operation, nodes))
         self.read_details((record.ledger_id for record in records), details)
@@ -341,7 +331,7 @@ class Recorder:
         nodes: Nodes,
         details: Mapping[LedgerId, LedgerDetails],
     ) -> list[PendingDeleteLedgerInfo]:
-        """Return the records with the operation's mark, signed; ``nodes`` are of one `look`."""
+        """Return the records with the operation's mark, signed; ``nodes`` are of one read."""
         mark = Mark(
             operation_id=operation.operation_id,
             instance_id=self.require_identity(nodes),
@@ -351,7 +341,7 @@ class Recorder:
         return [signed(marked_record(record, details, mark), key) for record in records]
 
     def require_identity(self, nodes: Nodes) -> str:
-        """Return BookKeeper's instance id from one `look`; raises `TemporaryError` below a wrong root."""
+        """Return BookKeeper's instance id from one read; raises `TemporaryError` below a wrong root."""
         return instance_id_of(map(nodes.get, identity_paths(self.root)), self.root)
 
     def references(
@@ -436,11 +426,7 @@ class Recorder:
         details.update(_details(unknown, nodes))
 
     def send(self, records: Sequence[PendingDeleteLedgerInfo], trace: RequestTrace) -> None:
-        """Send them as records of this request, and wait for the receipts.
-
-        Raises:
-            TemporaryError: some have no receipt.
-        """
+        """Send them as records of this request; raise `TemporaryError` if some have no receipt."""
         properties = trace.properties()
         messages = [OutgoingMessage(encode_record(each), str(each.topic), properties) for each in records]
         with self.steps.taking(Step.RECORDS_SENT):

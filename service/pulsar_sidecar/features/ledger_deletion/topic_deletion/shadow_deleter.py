@@ -109,7 +109,6 @@ class ShadowDeleter:
         return self._write(deletion, version)
 
     def _write(self, deletion: ShadowDeletion, version: NodeVersion | None) -> ShadowDeletionStatus:
-        """Create the deletion's node, or replace the version that was read."""
         path = shadow_deletion_path(deletion.topic)
         try:
             if version is None:
@@ -133,14 +132,7 @@ class ShadowDeleter:
     def _run_stage(self, deletion: ShadowDeletion) -> ShadowDeletion:
         match deletion.stage:
             case ShadowDeletionStage.VERIFYING | ShadowDeletionStage.DONE:
-                check = check_sources(self.store, deletion.sources, self.root)
-                return replace(
-                    deletion,
-                    stage=ShadowDeletionStage.DONE,
-                    checked_ledgers=check.ledgers,
-                    missing_ledgers=check.missing,
-                    missing_sources=tuple(str(source) for source in check.missing_sources),
-                )
+                return _checked(self.store, deletion, self.root).at(ShadowDeletionStage.DONE)
             case _ if not remaining_nodes(self.store, deletion.incarnations):
                 return deletion.at(ShadowDeletionStage.VERIFYING)
             case ShadowDeletionStage.PROTECTING:
@@ -287,11 +279,9 @@ class ShadowDeleter:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def _refuse_clients(self, deletion: ShadowDeletion) -> int:
-        """Return the number of connected replicators; raise `ConflictError` if a client is connected.
-
-        Checks only shadows that are already loaded: a load may destroy the source's data.
-        """
+        """Return the number of connected replicators; raise `ConflictError` if a client is connected."""
         replicators = 0
+        # Only of shadows that are already loaded: a load may destroy the source's data.
         for shadow in self.owners.views(deletion.topics):
             clients = self.admin.clients(shadow)
             if clients.consumers or clients.producers:
@@ -355,8 +345,7 @@ def planned_deletion(
             "make it one again first, as docs/shadow-topics.md shows"
         )
     sources = _sources(own, spelled)
-    check = check_sources(store, sources, ledgers_root)
-    return ShadowDeletion(
+    planned = ShadowDeletion(
         operation_id=operation_id,
         topic_name=str(topic),
         partitions=partitions,
@@ -365,12 +354,14 @@ def planned_deletion(
         incarnations={path: node.created_order for path, node in nodes.items()},
         requested_by=requested_by,
         requested_ms=store.now_ms(),
-        checked_ledgers=check.ledgers,
-        missing_ledgers=check.missing,
-        missing_sources=tuple(str(each) for each in check.missing_sources),
-        missing_before=check.missing,
+        checked_ledgers=0,
+        missing_ledgers=(),
+        missing_sources=(),
+        missing_before=(),
         stage=ShadowDeletionStage.PROTECTING,
     )
+    checked = _checked(store, planned, ledgers_root)
+    return replace(checked, missing_before=checked.missing_ledgers)
 
 
 def _sources(own: str | None, spelled: Mapping[TopicName, str | None]) -> tuple[TopicName, ...]:
@@ -385,35 +376,20 @@ def _sources(own: str | None, spelled: Mapping[TopicName, str | None]) -> tuple[
 # --- the sources' ledgers --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SourceCheck:
-    """Check of a shadow's sources: their ledgers in BookKeeper's metadata.
-
-    Attributes:
-        ledgers: number of ledgers that the sources' lists name.
-        missing: listed ledgers that BookKeeper does not have.
-        missing_sources: sources that do not exist, so that no list could be read.
-    """
-
-    ledgers: int
-    missing: tuple[LedgerId, ...] = ()
-    missing_sources: tuple[TopicName, ...] = ()
-
-
-def check_sources(store: MetadataStore, sources: Sequence[TopicName], ledgers_root: str) -> SourceCheck:
-    """Check that BookKeeper has the ledgers that the sources' lists name.
+def _checked(store: MetadataStore, deletion: ShadowDeletion, ledgers_root: str) -> ShadowDeletion:
+    """Return the deletion with a check that BookKeeper has the ledgers that the sources' lists name.
 
     Skips ledgers that are only in tiered storage: BookKeeper has no node of them.
     """
-    count, missing, gone = 0, list[LedgerId](), list[TopicName]()
-    for source in sources:
+    count, missing, gone = 0, list[LedgerId](), list[str]()
+    for source in deletion.sources:
         listed = _listed(store, source)
         if listed is None:
-            gone.append(source)
+            gone.append(str(source))
             continue
         count += len(listed)
         missing += _missing(store, source, listed, ledgers_root)
-    return SourceCheck(count, tuple(sorted(missing)), tuple(gone))
+    return replace(deletion, checked_ledgers=count, missing_ledgers=tuple(sorted(missing)), missing_sources=tuple(gone))
 
 
 def _missing(store: MetadataStore, source: TopicName, listed: Iterable[LedgerId], root: str) -> set[LedgerId]:
