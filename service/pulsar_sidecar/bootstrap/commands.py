@@ -19,7 +19,7 @@ from pulsar_sidecar.features.delayed_index.cli import checks, planning, waiting
 from pulsar_sidecar.features.delayed_index.cli import show as delayed_index
 from pulsar_sidecar.features.delayed_messages.cli import delayed_messages
 from pulsar_sidecar.features.duplicates import cli as duplicates
-from pulsar_sidecar.features.ledger_deletion.cli import ledger_deletion, namespaces, topics
+from pulsar_sidecar.features.ledger_deletion.cli import ledger_deletion, topics
 from pulsar_sidecar.features.pins.cli import pins, retention
 from pulsar_sidecar.features.rehearsal import cli as rehearsal
 
@@ -49,7 +49,7 @@ _ADDING_TO_SHARED_GROUPS: Final = (
     delayed_messages,
     *(health, policies, duplicates),
     *(checks, planning, waiting),
-    *(namespaces, acknowledgements, topics),
+    *(acknowledgements, topics),
 )
 """Modules that, once imported, add their commands to another module's group."""
 

@@ -1,5 +1,5 @@
 import pytest
-from pulsar_sidecar.features.ledger_deletion.cli import namespaces
+from pulsar_sidecar.features.ledger_deletion.cli import topics
 from pulsar_sidecar.features.ledger_deletion.results import OperationState
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, TemporaryError
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("server")
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namespaces, "_BETWEEN_LOOKS_SECONDS", 0.0)
+    monkeypatch.setattr(topics, "_BETWEEN_LOOKS_SECONDS", 0.0)
 
 
 def test_command_follows_the_deletion_and_shows_progress(terminal: Terminal, service: FakeDeletionService) -> None:

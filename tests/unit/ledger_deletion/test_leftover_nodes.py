@@ -2,7 +2,8 @@
 
 import pytest
 from pulsar_sidecar.features.ledger_deletion.results import OperationState
-from pulsar_sidecar.features.ledger_deletion.steps import Step
+from pulsar_sidecar.features.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.leftover_nodes import remove_leftovers
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import OPERATIONS
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
@@ -71,16 +72,16 @@ def test_a_partition_leaves_the_schema_of_its_siblings_alone(fake_pulsar: FakePu
     assert schema_node(fake_pulsar, topic) is not None
 
 
-def remove_leftovers(fake_pulsar: FakePulsar, topic: TopicName) -> str | None:
+def left_of(fake_pulsar: FakePulsar, topic: TopicName) -> str | None:
     name = topic.managed_ledger_name
     paths = (schema_path(topic.schema_id), managed_ledger_path(name), partitioned_topic_path(topic))
-    return Sidecar(fake_pulsar).deleter.leftovers.remove(topic, read_nodes(fake_pulsar.store, paths))
+    return remove_leftovers(fake_pulsar.store, "/ledgers", Steps(), topic, read_nodes(fake_pulsar.store, paths))
 
 
 def test_absent_leftovers_cost_one_read(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     fake_pulsar.store.remove(schema_path(topic.schema_id))
     before = len(fake_pulsar.store.journal)
-    remove_leftovers(fake_pulsar, topic)
+    left_of(fake_pulsar, topic)
     assert [each.method for each in fake_pulsar.store.journal[before:]] == ["read_many"]
 
 
@@ -108,7 +109,7 @@ def test_a_schema_that_proves_nothing_stays_and_is_reported(
 ) -> None:
     fake_pulsar.delete_by_broker(TopicDeletion(topic, partitioned=False, force=True))
     fake_pulsar.store.put(schema_path(topic.schema_id), data)
-    left = remove_leftovers(fake_pulsar, topic)
+    left = left_of(fake_pulsar, topic)
     assert left is not None
     assert why in left
     assert schema_node(fake_pulsar, topic) is not None
@@ -122,12 +123,12 @@ def test_a_topic_that_was_made_again_keeps_its_schema(
     if partitioned:
         fake_pulsar.delete_by_broker(TopicDeletion(topic, partitioned=False, force=True))
         fake_pulsar.store.put(partitioned_topic_path(topic), b'{"partitions":1,"deleted":false}')
-    left = remove_leftovers(fake_pulsar, topic)
+    left = left_of(fake_pulsar, topic)
     assert schema_node(fake_pulsar, topic) is not None
     assert left is not None
     assert "the topic was recreated" in left
     fake_pulsar.schema(topic, 1)
-    assert remove_leftovers(fake_pulsar, topic) is None
+    assert left_of(fake_pulsar, topic) is None
 
 
 def test_a_schema_that_is_registered_again_between_the_look_and_the_removal_stays(
@@ -146,7 +147,7 @@ def test_a_wrong_root_of_ledgers_proves_nothing(fake_pulsar: FakePulsar, topic: 
     fake_pulsar.delete_by_broker(TopicDeletion(topic, partitioned=False, force=True))
     fake_pulsar.store.remove(instance_id_path())
     with pytest.raises(TemporaryError, match="instance id"):
-        remove_leftovers(fake_pulsar, topic)
+        left_of(fake_pulsar, topic)
     assert schema_node(fake_pulsar, topic) is not None
 
 

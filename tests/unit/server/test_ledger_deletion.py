@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import cast
 
 import pytest
-from pulsar_sidecar.features.ledger_deletion.http.topic_deletions import answer_of
+from pulsar_sidecar.features.ledger_deletion.http.deletions import answer_of
 from pulsar_sidecar.features.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
 from pulsar_sidecar.features.ledger_deletion.results import (
     Control,

@@ -39,13 +39,7 @@ _TEMPORARY = 503
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """Deletion of topics.
-
-    Attributes:
-        parameters: parameters of the call.
-        wait_seconds: maximum time to follow a running deletion.
-        stop: event that stops following.
-    """
+    """Deletion of topics; each running one is followed for ``wait_seconds``, or until ``stop``."""
 
     client: Client
     partitioned: bool

@@ -13,7 +13,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from pulsar_sidecar.features.ledger_deletion.http.topic_deletions import answer_of, deletions_of
+from pulsar_sidecar.features.ledger_deletion.http.deletions import answer_of, deletions_of
 from pulsar_sidecar.features.ledger_deletion.results import TopicDeletionStatus
 from pulsar_sidecar.features.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.errors import (

@@ -38,6 +38,17 @@ class ReclaimParameters(Parameters):
     """Only deletions of the last hours, as far back as the outcome topic reaches."""
 
 
+class NamespaceDeletionParameters(Parameters):
+    """Parameters of Pulsar's own call."""
+
+    force: bool = False
+    """Delete the namespace even if it has topics."""
+    authoritative: bool = False
+    """Accepted for compatibility; any sidecar can serve this call."""
+    wait: bool = True
+    """Wait for the end, up to ``twoPhaseDeletionTopicDeletionWaitInSeconds``; false returns at once."""
+
+
 class LedgerDeletionParameters(Parameters):
     """Parameters of ``deleteLedger``."""
 

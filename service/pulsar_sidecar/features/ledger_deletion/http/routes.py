@@ -12,9 +12,13 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from pulsar_sidecar.features.ledger_deletion.http import requests
-from pulsar_sidecar.features.ledger_deletion.http.namespaces import add_namespaces
+from pulsar_sidecar.features.ledger_deletion.http.deletions import (
+    add_namespaces,
+    add_topic_deletions,
+    answer_of,
+    deletions_of,
+)
 from pulsar_sidecar.features.ledger_deletion.http.parts import add_parts
-from pulsar_sidecar.features.ledger_deletion.http.topic_deletions import add_topic_deletions, answer_of, deletions_of
 from pulsar_sidecar.features.ledger_deletion.http.watch import add_watch
 from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo, parse_record_document
 from pulsar_sidecar.features.ledger_deletion.results import (

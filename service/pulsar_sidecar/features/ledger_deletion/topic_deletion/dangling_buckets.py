@@ -2,9 +2,8 @@
 
 A broker deletes a bucket's ledger first and the cursor's pointer to it second. If it dies in between, each later
 deletion of the subscription or the topic ends with BookKeeper's "No such ledger exists on Metadata Server", which
-brokers of 4.0.8 and 4.2.4 do not treat as success (``BookkeeperBucketSnapshotStorage.deleteLedger``). The pointer
-cannot be removed while a broker may have the topic loaded, since brokers overwrite a cursor with their own copy. The
-ledger can be put back: without entries, closed, for the broker to delete together with the pointer.
+brokers of 4.0.8 and 4.2.4 do not treat as success (``BookkeeperBucketSnapshotStorage.deleteLedger``). Brokers would
+overwrite a removed pointer with their own copy, so the sidecar puts the ledger back, closed and without entries.
 
 Invariant: only ids are put back that the marked cursors point to and that the metadata store reported missing, and a
 record of each is sent before the next request to a broker, so that one that a broker leaves behind is deleted like any
@@ -36,10 +35,8 @@ def restore_buckets(recorder: Recorder, operation: Operation, nodes: Nodes) -> O
     """Put back missing ledgers of the marked cursors' buckets; return the operation with their new records.
 
     ``nodes`` were read right before. Each ledger is recorded again, also by a sidecar that finds one put back and not
-    yet recorded: the first record of its id may have ended, since the ledger was gone.
-
-    Raises:
-        TemporaryError, OutcomeUnknownError: something could not be read, created or sent; no broker may be called.
+    yet recorded: the first record of its id may have ended, since the ledger was gone. After any error no broker may be
+    called.
     """
     references = recorder.references(operation, nodes, {})
     claims = dict(claim for each in references for claim in _claims(each))
@@ -58,7 +55,7 @@ def restore_buckets(recorder: Recorder, operation: Operation, nodes: Nodes) -> O
 
 
 def _missing_and_empty(recorder: Recorder, ledger_ids: Iterable[LedgerId]) -> tuple[list[LedgerId], list[LedgerId]]:
-    """Return the missing ledgers and those without entries; a broker points only to a bucket that is written."""
+    # A broker points only to a bucket that is written, so one without entries was put back.
     ordered = sorted(ledger_ids)
     paths = [ledger_path(each, recorder.root) for each in ordered]
     found = dict(zip(ordered, recorder.store.read_many(paths) if paths else (), strict=True))

@@ -19,7 +19,7 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.broker_requests impo
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.dangling_buckets import restore_buckets
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.durable_operations import HEAD_START_MS, DurableOperations
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.following import after_failure, operation_in, running
-from pulsar_sidecar.features.ledger_deletion.topic_deletion.leftover_nodes import LeftoverNodes
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.leftover_nodes import remove_leftovers
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     HeldOperation,
     Operation,
@@ -41,7 +41,7 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.shadow_refusals impo
     refuse_shadow,
 )
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.topic_refusals import (
-    TopicRefusals,
+    refuse_clients,
     require_kind,
     stored_partitions,
 )
@@ -69,9 +69,7 @@ class Attempt:
     """Result of one attempt.
 
     Attributes:
-        held: operation with the records and counts of this attempt.
         state: state after the attempt; unless it is RUNNING, the operation's node is gone.
-        refusal: reason for REFUSED.
         left_behind: leftovers, certain or possible, of a topic whose deletion is DONE, and how to remove them.
         lasting: True if the cause of the failure will not pass by itself, so that a caller need not wait for the next
             attempt.
@@ -112,14 +110,6 @@ class TopicDeleter:
     admin: TopicAdmin
     shadows: Shadows
     steps: Steps
-
-    @property
-    def refusals(self) -> TopicRefusals:
-        return TopicRefusals(self.admin, self.recorder.owners)
-
-    @property
-    def leftovers(self) -> LeftoverNodes:
-        return LeftoverNodes(self.store, self.recorder.root, self.steps)
 
     def begin(
         self,
@@ -168,13 +158,10 @@ class TopicDeleter:
         requested_by: str | None,
         trace: RequestTrace = NO_REQUEST,
     ) -> PartOperation:
-        """Record the ledgers of a subscription or of the topic's schema, before a broker deletes it.
+        """Record the ledgers of a subscription or of the topic's schema; after any error no broker may delete it.
 
         Nothing is persisted yet: without `persist`, records of ledgers that stay end like any others. Returns the
         operation with its marked nodes, which are none where there is nothing to delete.
-
-        Raises:
-            TemporaryError: something could not be read or sent; no broker may be called.
         """
         planned = self._planned(operation_id, topic, None, force=force, requested_by=requested_by, trace=trace)
         return self.recorder.record_part(PartOperation(subscription=subscription, **asdict(planned)))
@@ -284,7 +271,7 @@ class TopicDeleter:
             return
         # Recording loads the topic, and merely loading a shadow may destroy its source's data.
         refuse_shadow(trying.nodes, held.operation)
-        self.refusals.check(held.operation)
+        refuse_clients(self.admin, self.recorder.owners, held.operation)
         trying.held, trying.seen = self.recorder.record(held, trying.nodes, self._check_once_more)
         refuse_shadow(trying.nodes, trying.held.operation)
 
@@ -292,12 +279,14 @@ class TopicDeleter:
         refuse_data_loss(self.shadows, operation)
         if operation.partitioned:
             # A broker deletes the other partitions before it refuses one.
-            self.refusals.check(operation)
+            refuse_clients(self.admin, self.recorder.owners, operation)
 
     def _done(self, trying: _AttemptState) -> Attempt:
         operation = trying.held.operation
         # Before the operation ends, so that a sidecar that continues after a crash repeats it.
-        schema = None if operation.part else self.leftovers.remove(operation.topic, trying.nodes)
+        schema = None
+        if not operation.part:
+            schema = remove_leftovers(self.store, self.recorder.root, self.steps, operation.topic, trying.nodes)
         by_others = None if operation.attempts or operation.part else _deleted_by_others(operation)
         again = None if trying.recreated_stay is None else _recreated_partitions_stay(operation, trying.recreated_stay)
         self.operations.end(operation.operation_id)

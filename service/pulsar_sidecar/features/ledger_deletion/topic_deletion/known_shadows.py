@@ -7,9 +7,8 @@ raises `UndecodableError` for every source that it may belong to:
 * every topic whose name its bytes contain: a shadow with fields of a newer version still spells its source;
 * every topic, where a newer broker may have wrapped the bytes.
 
-It blocks no other deletion. The remaining cases are damaged nodes in other namespaces, which no broker can load
-(``MetaStoreImpl`` fails on data that does not expand or parse), so no client reads a source through them. The status
-names each of them.
+It blocks no other deletion: no broker can load a damaged node (``MetaStoreImpl``), so no client reads a source through
+it. The status names each of them.
 """
 
 import json
@@ -82,13 +81,10 @@ class KnownShadows:
         """
         paths = sorted({path for source in sources for path in self._by_source.get(source, ())})
         if not paths:
-            self._refuse_unread(sources)
+            for node in self.unread.values():
+                if any(node.may_belong_to(source) for source in sources):
+                    raise UndecodableError(node.reason)
         return [self.shadows[path] for path in paths]
-
-    def _refuse_unread(self, sources: Collection[TopicName]) -> None:
-        for node in self.unread.values():
-            if any(node.may_belong_to(source) for source in sources):
-                raise UndecodableError(node.reason)
 
     def _forget(self, path: str) -> None:
         self.unread.pop(path, None)

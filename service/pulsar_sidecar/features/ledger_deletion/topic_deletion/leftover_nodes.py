@@ -10,7 +10,6 @@ with the command that removes it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pulsar_sidecar.features.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.model.errors import TemporaryError, UndecodableError
@@ -30,54 +29,47 @@ from pulsar_sidecar.ownership.references import schema_references
 _TRIES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class LeftoverNodes:
-    """Remover of brokers' leftovers."""
+def remove_leftovers(store: MetadataStore, root: str, steps: Steps, topic: TopicName, nodes: Nodes) -> str | None:
+    """Remove the schema's node of a deleted topic, if its references dangle; idempotent.
 
-    store: MetadataStore
-    root: str
-    steps: Steps
+    ``nodes`` were read after the topic was gone, and include the schema's and the topic's own. Returns a description of
+    leftovers and how to remove them; None without any.
 
-    def remove(self, topic: TopicName, nodes: Nodes) -> str | None:
-        """Remove the schema's node of a deleted topic, if its references dangle; idempotent.
-
-        ``nodes`` were read after the topic was gone, and include the schema's and the topic's own. Returns a
-        description of leftovers and how to remove them; None without any.
-
-        Raises:
-            TemporaryError: the state of the node, or of its removal, is unknown; call again.
-        """
-        # Partitions share the schema of their topic, which outlives them.
-        if topic.partition_index is not None:
+    Raises:
+        TemporaryError: the state of the node, or of its removal, is unknown; call again.
+    """
+    # Partitions share the schema of their topic, which outlives them.
+    if topic.partition_index is not None:
+        return None
+    for _ in range(_TRIES):
+        node, *topic_nodes = (nodes[path] for path in _paths(topic))
+        if node is None:
             return None
-        for _ in range(_TRIES):
-            node, *topic_nodes = (nodes[path] for path in _paths(topic))
-            if node is None:
-                return None
-            try:
-                existing = self._existing_ledgers(node)
-            except UndecodableError as error:
-                return f"brokers left the schema {node.path}, which cannot be read: {error}"
-            is_recreated = any(topic_nodes)
-            if existing and is_recreated:
-                return None
-            if existing or is_recreated:
-                return _kept(topic, node, existing)
-            with self.steps.taking(Step.LEFTOVER_NODE_REMOVED):
-                result = self.store.delete(node.path, node.version, node.modified_order)
-            if result in (DeletionResult.DELETED, DeletionResult.GONE):
-                return None
-            nodes = read_nodes(self.store, _paths(topic))
-        raise TemporaryError(f"the schema that {topic} left behind could not be removed; a sidecar tries again")
+        try:
+            existing = _existing_ledgers(store, root, node)
+        except UndecodableError as error:
+            return f"brokers left the schema {node.path}, which cannot be read: {error}"
+        is_recreated = any(topic_nodes)
+        if existing and is_recreated:
+            return None
+        if existing or is_recreated:
+            return _kept(topic, node, existing)
+        with steps.taking(Step.LEFTOVER_NODE_REMOVED):
+            result = store.delete(node.path, node.version, node.modified_order)
+        if result in (DeletionResult.DELETED, DeletionResult.GONE):
+            return None
+        nodes = read_nodes(store, _paths(topic))
+    raise TemporaryError(f"the schema that {topic} left behind could not be removed; a sidecar tries again")
 
-    def _existing_ledgers(self, schema: Node) -> list[LedgerId]:
-        ordered = sorted(schema_references(schema.data))
-        if not ordered:
-            raise UndecodableError("it names no ledger; inspect it with zkCli.sh")
-        paths = [ledger_path(ledger_id, self.root) for ledger_id in ordered]
-        instance, layout, *nodes = self.store.read_many([*identity_paths(self.root), *paths])
-        instance_id_of((instance, layout), self.root)
-        return [ledger_id for ledger_id, node in zip(ordered, nodes, strict=True) if node is not None]
+
+def _existing_ledgers(store: MetadataStore, root: str, schema: Node) -> list[LedgerId]:
+    ordered = sorted(schema_references(schema.data))
+    if not ordered:
+        raise UndecodableError("it names no ledger; inspect it with zkCli.sh")
+    paths = [ledger_path(ledger_id, root) for ledger_id in ordered]
+    instance, layout, *nodes = store.read_many([*identity_paths(root), *paths])
+    instance_id_of((instance, layout), root)
+    return [ledger_id for ledger_id, node in zip(ordered, nodes, strict=True) if node is not None]
 
 
 def _paths(topic: TopicName) -> tuple[str, str, str]:

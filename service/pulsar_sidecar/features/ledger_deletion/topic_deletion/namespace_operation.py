@@ -1,8 +1,8 @@
 """State of a namespace's deletion in the metadata store: one JSON node beside those of topics' deletions.
 
-As with topics' deletions, "in use" is not final for the records with its id while the node exists. Its size does not
-depend on the number of topics: each topic's deletion has its own node. Its id consists of the namespace's hash and the
-creation order of its policies, so that each incarnation of a namespace has one, whichever sidecar takes the call.
+While it exists, "in use" is not final for the records with its id. Each topic's deletion has its own node. Its id
+consists of the namespace's hash and the creation order of its policies, so that each incarnation of a namespace has
+one, whichever sidecar takes the call.
 """
 
 import hashlib

@@ -30,14 +30,7 @@ class NamespaceClusters:
 
 @dataclass(frozen=True, slots=True)
 class DeletionSettings:
-    """Configuration of a broker on which its deletion of a namespace depends.
-
-    Attributes:
-        cluster: name of the broker's cluster (``clusterName``).
-        line: line of its version; None where the broker reports none.
-        forced_deletion_allowed: ``forceDeleteNamespaceAllowed``, which is off by default.
-        authorization_enabled: ``authorizationEnabled``.
-    """
+    """Settings of a broker on which its deletion of a namespace depends; ``line`` is None where it reports none."""
 
     cluster: str
     line: Line | None

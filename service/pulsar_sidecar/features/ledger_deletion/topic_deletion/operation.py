@@ -1,9 +1,8 @@
 """State of the deletion of a topic or a shadow topic in the metadata store: one JSON node while it runs.
 
 While a topic deletion's node exists, "in use" is not final for a consumer. A node has everything that another sidecar
-needs to continue when the first one dies: the marked incarnations of the managed ledgers; the ledgers with stored
-records, which are not sent again; for a shadow, information that the cluster's own nodes lose on the way: its sources,
-whose ledgers must exist at the end.
+needs to continue when the first one dies; for a shadow that is what the cluster's own nodes lose on the way: its
+sources, whose ledgers must exist at the end.
 
 Sidecars of other versions read and write these nodes, so the format is fixed: the fields' names and order, no spaces,
 and ASCII. The sidecar does not touch a node that it cannot decode exactly.

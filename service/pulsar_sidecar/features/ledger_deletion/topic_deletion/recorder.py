@@ -98,17 +98,12 @@ class TopicReferences:
 
 @dataclass(frozen=True, slots=True)
 class LedgerDetails:
-    """Details from a ledger's own metadata.
-
-    Attributes:
-        birth: what distinguishes it from a later ledger with the same id.
-        length_bytes: bytes that deletion will free.
-        entries_of: managed ledger whose entries it holds; None where the metadata does not name one.
-    """
+    """Details from a ledger's own metadata."""
 
     birth: Birth
     length_bytes: int
     entries_of: ManagedLedgerName | None = None
+    """Managed ledger whose entries it holds; None where the metadata does not name one."""
 
 
 def records_of(references: TopicReferences) -> list[PendingDeleteLedgerInfo]:
@@ -233,11 +228,7 @@ class Recorder:
         raise TemporaryError(_TOO_BUSY)
 
     def record_unloaded(self, operation: _Operation, nodes: Nodes) -> _Operation:
-        """Record the marked nodes' references until a read finds nothing new; loads no topic.
-
-        ``nodes`` are of the first read. Returns the operation with the stored records, and raises `TemporaryError` as
-        `record` does.
-        """
+        """Record the marked nodes' references, from ``nodes`` on, until a read finds nothing new; loads no topic."""
         details: dict[LedgerId, LedgerDetails] = {}
         for _ in range(_STABLE_ROUNDS):
             references = self.references(operation, nodes, details)
@@ -250,10 +241,7 @@ class Recorder:
         raise TemporaryError(_TOO_BUSY)
 
     def record_part(self, planned: PartOperation) -> PartOperation:
-        """Mark the nodes of a subscription or schema and record their references; raises what `record_unloaded` does.
-
-        The broker decides about the deletion.
-        """
+        """Mark the nodes of a subscription or schema and record their references; the broker decides."""
         nodes = self.read_nodes(planned)
         partitioned = nodes[partitioned_topic_path(planned.topic)]
         # For a partition's name, brokers do not check whether it has partitions.
@@ -266,10 +254,7 @@ class Recorder:
         return self.record_unloaded(struct_replace(planned, incarnations=marked), nodes)
 
     def records_now(self, operation: Operation, *, load: bool) -> list[PendingDeleteLedgerInfo]:
-        """Return records of the topics' current references, after loading them if wanted; sends none.
-
-        Raises what `record` does.
-        """
+        """Return records of the topics' current references, after loading them if wanted; sends none."""
         if load:
             self._load(operation)
         nodes, details = self.read_nodes(operation), dict[LedgerId, LedgerDetails]()

@@ -319,13 +319,7 @@ def _require_none_left(left: Sequence[TopicName], what: str) -> None:
 def planned_deletion(
     store: MetadataStore, topic: TopicName, operation_id: OperationId, requested_by: str | None, ledgers_root: str
 ) -> ShadowDeletion:
-    """Return a new deletion of the shadow of that name, before its first stage.
-
-    Raises:
-        NotFoundError: there is no such topic.
-        ConflictError: it is not a shadow.
-        InvalidInputError: it is a partition of one.
-    """
+    """Return a new deletion of the shadow of that name, before its first stage; raise if there is no such one."""
     partitioned = store.read(partitioned_topic_path(topic))
     partitions = None if partitioned is None else partition_count(partitioned.data)
     nodes = {node.path: node for node in store.read_many(node_paths(topic, partitions)) if node is not None}

@@ -4,13 +4,9 @@ Stock 4.0.8 brokers delete every ledger in a managed ledger's list, and a shadow
 sidecar passes on no deletion of a shadow; the deletion of a source destroys its shadows' data and needs the caller's
 confirmation.
 
-The sidecar does not use brokers' lists of a source's shadows (``shadowTopics``), since `Shadows` knows the nodes of all
-topics. A name on that list without a node has no data; one whose node does not name the source is not a shadow of it.
-Conversely, a shadow that no broker lists still maps the source's ledgers. A partitioned shadow without partitions yet
-would lose nothing; the sidecar refuses nevertheless, since a client may create them at any moment.
-
-A namespace's deletion includes shadows whose sources are in it too. A shadow may be in any namespace, so the sidecar
-searches the index of all shadows.
+`Shadows` knows the nodes of all topics, so brokers' lists of a source's shadows (``shadowTopics``) are not used: a
+shadow that no broker lists still maps the source's ledgers. A partitioned shadow without partitions is refused too,
+since a client may create them at any moment.
 """
 
 from collections.abc import Collection, Iterable, Sequence

@@ -7,8 +7,6 @@ preconditions with these.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pulsar_sidecar.features.ledger_deletion.ports import ConnectedClients, LiveOwners, TopicAdmin
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import Operation
@@ -72,43 +70,29 @@ def require_kind(operation: Operation, nodes: Nodes) -> None:
 # --- connected clients -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRefusals:
-    """Checker of clients and replicators of all of a topic's partitions."""
+def refuse_clients(admin: TopicAdmin, owners: LiveOwners, operation: Operation) -> None:
+    """Raise if clients or replication prevent a deletion without force, of any partition; loads the topics.
 
-    admin: TopicAdmin
-    owners: LiveOwners
-
-    def check(self, operation: Operation) -> None:
-        """Raise if clients or replication prevent a deletion without force; loads the topics.
-
-        Raises:
-            RefusedBeforehandError: clients are connected, or the topic is replicated to another cluster.
-            TemporaryError: it is unknown whether there are any.
-        """
-        if operation.force:
-            return
-        marked = [
-            topic
-            for topic in operation.topics
-            if managed_ledger_path(topic.managed_ledger_name) in operation.incarnations
-        ]
-        for clients in self._clients(marked):
-            self._refuse(clients, partitioned=operation.partitioned)
-
-    def _clients(self, topics: Sequence[TopicName]) -> Sequence[ConnectedClients]:
-        try:
-            return self.admin.clients_of(topics)
-        except (TemporaryError, BrokerRefusedError):
-            # A topic that no broker can load has no clients, and brokers delete it.
-            return self.admin.clients_of(list(self.owners.views(topics)))
-
-    def _refuse(self, clients: ConnectedClients, *, partitioned: bool) -> None:
+    Raises:
+        RefusedBeforehandError: clients are connected, or the topic is replicated to another cluster.
+        TemporaryError: it is unknown whether there are any.
+    """
+    if operation.force:
+        return
+    marked = [
+        topic for topic in operation.topics if managed_ledger_path(topic.managed_ledger_name) in operation.incarnations
+    ]
+    try:
+        found = admin.clients_of(marked)
+    except (TemporaryError, BrokerRefusedError):
+        # A topic that no broker can load has no clients, and brokers delete it.
+        found = admin.clients_of(list(owners.views(marked)))
+    for clients in found:
         if clients.replicated_to:
             listed = ", ".join(clients.replicated_to)
             raise RefusedBeforehandError(422, f"Delete forbidden topic is replicated on clusters [{listed}]")
         if clients.count:
-            raise RefusedBeforehandError(412, _busy(clients, self.admin.broker_line(), partitioned=partitioned))
+            raise RefusedBeforehandError(412, _busy(clients, admin.broker_line(), partitioned=operation.partitioned))
 
 
 def _busy(clients: ConnectedClients, line: Line | None, *, partitioned: bool) -> str:
