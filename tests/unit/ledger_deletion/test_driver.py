@@ -5,6 +5,8 @@ from pulsar_sidecar.features.ledger_deletion.results import OperationState
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     NotFoundError,
+    OutcomeUnknownError,
+    SidecarError,
     TemporaryError,
 )
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
@@ -73,13 +75,6 @@ def test_a_topic_that_never_was_is_the_brokers_404(fake_pulsar: FakePulsar, side
     assert running(fake_pulsar) == []
 
 
-def test_a_partitioned_topic_that_never_was_promises_nothing(fake_pulsar: FakePulsar) -> None:
-    with pytest.raises(NotFoundError):
-        Sidecar(fake_pulsar).delete_topic(parse_topic_name(NAME), partitioned=True)
-    assert running(fake_pulsar) == []
-    assert asked(fake_pulsar) == []
-
-
 def test_a_topic_that_a_broker_no_longer_knows_is_done(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     fake_pulsar.admin.hooks.before(
         "delete_topic", lambda: fake_pulsar.store.remove(managed_ledger_path(topic.managed_ledger_name))
@@ -119,15 +114,6 @@ def test_a_404_although_the_node_is_there_is_not_done(fake_pulsar: FakePulsar, t
     sidecar.work()
     check(fake_pulsar)
     assert fake_pulsar.ledgers() == set()
-
-
-def test_a_partition_that_stayed_behind_is_asked_for_alone(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
-    topic = fake_pulsar.partitioned_topic(NAME, 2)
-    operation = begin(sidecar, topic, partitioned=True)
-    fake_pulsar.store.remove(partitioned_topic_path(topic))
-    state = sidecar.deleter.attempt(operation).state
-    assert state is OperationState.DONE
-    assert [deletion.topic for deletion in asked(fake_pulsar)] == [topic.partition(0), topic.partition(1)]
 
 
 # --- refused -----------------------------------------------------------------------------------------------------
@@ -196,3 +182,51 @@ def test_an_unknown_outcome_is_looked_at_before_asking_again(
     check(fake_pulsar)
     assert fake_pulsar.ledgers() == set()
     assert len(asked(fake_pulsar)) == 1
+
+
+# --- loaded before it is recorded and deleted, so that no broker opens it beside its deletion ------------------------
+
+
+def test_ledgers_created_by_loading_are_recorded(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    created = []
+    fake_pulsar.admin.hooks.before("load_topics", lambda: created.append(fake_pulsar.rollover(topic)))
+    assert Sidecar(fake_pulsar).delete_topic(topic) is OperationState.DONE
+    assert set(created) <= {record.ledger_id for record in accepted_records(fake_pulsar)}
+    assert fake_pulsar.admin.hooks.journal[-2:] == ["load_topics", "delete_topic"]
+
+
+def test_topic_is_reloaded_when_sending_was_slow(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    sent_before = []
+    fake_pulsar.admin.hooks.before("load_topics", lambda: sent_before.extend(accepted_records(fake_pulsar)))
+    assert Sidecar(fake_pulsar).delete_topic(topic) is OperationState.DONE
+    assert len(sent_before) == len(accepted_records(fake_pulsar)) > 0
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        NotFoundError("Topic not found"),
+        BrokerRefusedError(409, "Can not create transaction system topic"),
+        TemporaryError("no broker answers"),
+        OutcomeUnknownError("500 NoSuchLedgerExists"),
+    ],
+)
+def test_a_topic_that_cannot_be_loaded_is_deleted_all_the_same(fake_pulsar: FakePulsar, failure: SidecarError) -> None:
+    topic = fake_pulsar.partitioned_topic(NAME, 3)
+    ids = fake_pulsar.ledgers()
+    fake_pulsar.admin.hooks.fail_next("load_topics", failure, times=-1)
+    assert Sidecar(fake_pulsar).delete_topic(topic, partitioned=True) is OperationState.DONE
+    assert {record.ledger_id for record in accepted_records(fake_pulsar)} == ids
+    assert fake_pulsar.ledgers() == set()
+
+
+def test_every_partition_is_loaded(fake_pulsar: FakePulsar) -> None:
+    topic = fake_pulsar.partitioned_topic(NAME, 3)
+    assert Sidecar(fake_pulsar).delete_topic(topic, partitioned=True) is OperationState.DONE
+    assert fake_pulsar.admin.loads == [topic.partition(index) for index in range(3)]
+
+
+def test_a_topic_that_does_not_exist_is_not_loaded(fake_pulsar: FakePulsar) -> None:
+    with pytest.raises(NotFoundError):
+        Sidecar(fake_pulsar).delete_topic(parse_topic_name(NAME))
+    assert fake_pulsar.admin.loads == []

@@ -24,7 +24,6 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     operation_path,
 )
 from pulsar_sidecar.model.errors import NotFoundError
-from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.model.names import CursorName, TopicName
 from pulsar_sidecar.ownership.paths import cursor_path, managed_ledger_path, schema_path
 
@@ -194,15 +193,6 @@ def test_a_stuck_deletion_continues_once_its_cause_is_removed(fake_pulsar: FakeP
     assert fake_pulsar.ledgers() == set()
 
 
-def test_another_failure_is_counted_anew(fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar) -> None:
-    fake_pulsar.admin.miss_next()
-    sidecar.delete_topic(topic)
-    fake_pulsar.admin.lose_answer_next(applied=False)
-    fake_pulsar.clock.advance_ms(60_000)
-    sidecar.drive()
-    assert [status.failures for status in running(fake_pulsar.store, "/ledgers")] == [1]
-
-
 def test_warnings_name_the_first_five() -> None:
     stuck = TopicDeletionStatus(OP, NAME, None, OperationState.STUCK, 3, 2, 1, "it fails", remedy="abandon it")
     texts = warnings_of([stuck] * 7)
@@ -346,10 +336,3 @@ def test_an_end_that_was_not_noted_is_not_known(document: dict[str, object], ste
     fake_pulsar.topics.put(DeletionTopic.OUTCOME, json.dumps({"step": END_STEP, "of": OP}).encode(), key="")
     with pytest.raises(NotFoundError, match="either it ended"):
         end_of(noted(fake_pulsar, document, step), OP, 0)
-
-
-def test_only_the_last_minutes_are_searched(fake_pulsar: FakePulsar) -> None:
-    topics = noted(fake_pulsar, GOOD)
-    fake_pulsar.clock.advance_ms(1)
-    with pytest.raises(NotFoundError):
-        end_of(topics, OperationId(OP), fake_pulsar.clock.now_ms())

@@ -8,7 +8,7 @@ import pytest
 from pulsar_sidecar.features.ledger_deletion.results import OperationState
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import operation_path
 from pulsar_sidecar.features.ledger_deletion.workflow.namespace_deletions import NamespaceDeletions
-from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.errors import BrokerRefusedError, DisabledError, RefusedBeforehandError, TemporaryError
 from pulsar_sidecar.model.ids import OperationId
 
@@ -18,14 +18,15 @@ from tests.unit.ledger_deletion.namespace_sidecars import NAMESPACE, NamespaceSi
 from tests.unit.ledger_deletion.test_serving import service_of
 
 
+def calls_of(sidecar: NamespaceSidecar, clock: Clock, stop: threading.Event) -> NamespaceDeletions:
+    return NamespaceDeletions(sidecar.namespaces, sidecar.store, clock, stop, lambda: True, lambda _status: None)
+
+
 @contextmanager
 def running(fake_pulsar: FakePulsar, brokers: FakeNamespaceAdmin) -> Iterator[NamespaceDeletions]:
     """A sidecar's part, with a loop."""
     stop = threading.Event()
-    sidecar = NamespaceSidecar(fake_pulsar, brokers, topics_at_once=4)
-    deletions = NamespaceDeletions(
-        sidecar.namespaces, fake_pulsar.store, SystemClock(), stop, lambda: True, lambda _status: None
-    )
+    deletions = calls_of(NamespaceSidecar(fake_pulsar, brokers, topics_at_once=4), SystemClock(), stop)
     loop = threading.Thread(target=deletions.run)
     loop.start()
     yield deletions
@@ -45,11 +46,7 @@ def test_a_call_waits_for_the_end() -> None:
 
 def test_a_call_that_does_not_wait_answers_what_runs() -> None:
     fake_pulsar, brokers = filled(5)
-    sidecar = NamespaceSidecar(fake_pulsar, brokers)
-    stopped = threading.Event()
-    deletions = NamespaceDeletions(
-        sidecar.namespaces, fake_pulsar.store, fake_pulsar.clock, stopped, lambda: True, lambda _status: None
-    )
+    deletions = calls_of(NamespaceSidecar(fake_pulsar, brokers), fake_pulsar.clock, threading.Event())
     status = deletions.delete(NAMESPACE, force=True, requested_by="me", wait_ms=0)
     assert (status.state, status.topics_found, status.topics_deleted) == (OperationState.RUNNING, 5, 0)
     assert deletions.running() == [status]
@@ -66,10 +63,7 @@ def test_a_refusal_on_the_way_is_raised_as_it_came() -> None:
 @pytest.mark.parametrize("gone", [False, True])
 def test_status_infers_the_outcome_from_the_namespace(*, gone: bool) -> None:
     fake_pulsar, brokers = filled(1)
-    sidecar = NamespaceSidecar(fake_pulsar, brokers)
-    deletions = NamespaceDeletions(
-        sidecar.namespaces, fake_pulsar.store, fake_pulsar.clock, threading.Event(), lambda: True, lambda _status: None
-    )
+    deletions = calls_of(NamespaceSidecar(fake_pulsar, brokers), fake_pulsar.clock, threading.Event())
     running_now = deletions.delete(NAMESPACE, force=True, requested_by="me", wait_ms=0)
     fake_pulsar.store.remove(operation_path(running_now.operation_id))
     if gone:
@@ -119,9 +113,7 @@ def test_a_second_deletion_does_not_end_as_the_first_one_did() -> None:
     fake_pulsar, brokers = filled(1)
     brokers.refusals = [BrokerRefusedError(405, "no")]
     sidecar = NamespaceSidecar(fake_pulsar, brokers)
-    deletions = NamespaceDeletions(
-        sidecar.namespaces, fake_pulsar.store, fake_pulsar.clock, threading.Event(), lambda: True, lambda _status: None
-    )
+    deletions = calls_of(sidecar, fake_pulsar.clock, threading.Event())
 
     def begin() -> OperationId:
         return deletions.delete(NAMESPACE, force=True, requested_by="me", wait_ms=0).operation_id

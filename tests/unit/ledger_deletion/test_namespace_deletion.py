@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pytest
-from pulsar_sidecar.features.ledger_deletion.results import OperationState, TopicDeletionStatus
+from pulsar_sidecar.features.ledger_deletion.results import OperationState
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_operation import PREFIX
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_ports import TopicDeletions
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import OPERATIONS, driver_path, operation_path
@@ -17,7 +17,6 @@ from pulsar_sidecar.model.errors import (
     NotAuthorizedError,
     NotFoundError,
     OutcomeUnknownError,
-    PermanentError,
     RefusedBeforehandError,
     SidecarError,
     TemporaryError,
@@ -343,14 +342,8 @@ class WithShadows:
     others: TopicDeletions
     waits_for: list[str]
 
-    def delete(
-        self, topic: TopicName, *, partitioned: bool, requested_by: str | None
-    ) -> tuple[TopicDeletionStatus, PermanentError | None]:
-        assert self.waits_for == []
-        return self.others.delete(topic, partitioned=partitioned, requested_by=requested_by)
-
-    def running(self) -> list[TopicDeletionStatus]:
-        return self.others.running()
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.others, name)
 
     def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> str | None:
         if self.waits_for:

@@ -20,7 +20,7 @@ from tests.unit.ledger_deletion.namespace_sidecars import NAMESPACE, filled
 from tests.unit.ledger_deletion.orphans import about, orphan
 from tests.unit.ledger_deletion.sidecars import processed_entries, send
 from tests.unit.ledger_deletion.test_namespace_calls import running
-from tests.unit.ledger_deletion.test_serving import service_of
+from tests.unit.ledger_deletion.test_serving import delete, ready_service, service_of
 
 OTHER, THIRD = (SidecarInstance(f"sidecar-{number}", "http://b", None, 0) for number in (2, 3))
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -38,10 +38,9 @@ def second_phase(fake_pulsar: FakePulsar) -> list[EventDict]:
 
 def test_from_the_call_to_the_last_outcome(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     ledgers = set(fake_pulsar.referenced())
-    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
-    service._runtime.ready.set()
+    service = ready_service(fake_pulsar)
     with identified("r-1"), structlog.testing.capture_logs([add_request]) as lines:
-        service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
+        delete(service, topic)
     assert [(line["event"], line["request_id"]) for line in lines] == [("topic deletion ended", "r-1")]
     decided = second_phase(fake_pulsar)
     assert {line["request_id"] for line in decided} == {"r-1"}
@@ -52,10 +51,8 @@ def test_from_the_call_to_the_last_outcome(fake_pulsar: FakePulsar, topic: Topic
 
 def test_a_sidecar_that_takes_the_deletion_over_goes_on_with_the_id(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     fake_pulsar.admin.hooks.fail_next("delete_topic", TemporaryError("the broker restarts"))
-    first = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
-    first._runtime.ready.set()
     with identified("r-1"):
-        status = first.delete_topic(topic, partitioned=False, force=False, requested_by="me")
+        status = delete(ready_service(fake_pulsar), topic)
     assert (status.state, status.request_id) == (OperationState.RUNNING, "r-1")
     fake_pulsar.clock.advance_ms(60_000)
     second = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, instance=OTHER)._runtime

@@ -113,6 +113,16 @@ def service_of(
     return LedgerDeletion(runtime)
 
 
+def ready_service(fake_pulsar: FakePulsar, **options: Any) -> LedgerDeletion:
+    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, **options)
+    service._runtime.ready.set()
+    return service
+
+
+def delete(service: LedgerDeletion, topic: TopicName) -> TopicDeletionStatus:
+    return service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
+
+
 def test_a_shadow_is_not_deleted_beside_brokers_with_other_metadata() -> None:
     made, fake_pulsar = setting(), FakePulsar()
     before = {path: made.store.peek(path) for path in made.store.paths()}
@@ -136,20 +146,26 @@ class LeavingBrokers:
         return ["a record"]
 
 
-def test_metadata_migration_stops_the_second_phase(fake_pulsar: FakePulsar) -> None:
-    runtime = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)._runtime
+def test_metadata_migration_stops_the_second_phase_and_refuses_new_deletions(
+    fake_pulsar: FakePulsar, topic: TopicName
+) -> None:
+    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
+    runtime = service._runtime
+    runtime.was_ready.set()
     refused = pytest.raises(ConflictError, match="nothing is deleted: the brokers' metadata migrates to oxia://o:1/n")
     with refused:
         runtime._consume(None, LeavingBrokers(fake_pulsar.store))
     with refused:
         runtime._work()
+    with pytest.raises(TemporaryError):
+        service.delete_topic(topic, partitioned=False, force=True, requested_by="me")
+    assert not fake_pulsar.store.children(OPERATIONS)
 
 
 def test_a_direct_deletion_whose_answer_is_lost_reports_an_unknown_outcome(
     fake_pulsar: FakePulsar, topic: TopicName
 ) -> None:
-    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
-    service._runtime.ready.set()
+    service = ready_service(fake_pulsar)
     fake_pulsar.store.fail_next("delete_many", OutcomeUnknownError("lost"), times=3)
     with pytest.raises(OutcomeUnknownError, match="repeat the call"):
         service.delete_ledger(about(topic, orphan(fake_pulsar, topic)), authoritative=True)
@@ -157,12 +173,11 @@ def test_a_direct_deletion_whose_answer_is_lost_reports_an_unknown_outcome(
 
 def test_a_deletion_is_promised_while_brokers_hang(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
-    delete = partial(service.delete_topic, topic, partitioned=False, force=True, requested_by="me")
     with pytest.raises(TemporaryError, match="not ready yet"):
-        delete()  # records have never been taken: it may be for ever
+        delete(service, topic)  # records have never been taken: it may be for ever
     service._runtime.was_ready.set()
     fake_pulsar.topics.hooks.fail_next("publish", TemporaryError("brokers do not answer"), times=100)
-    assert delete().state is OperationState.RUNNING
+    assert delete(service, topic).state is OperationState.RUNNING
     assert len(fake_pulsar.store.children(OPERATIONS) or []) == 1
 
 
@@ -173,35 +188,19 @@ def test_deletions_beyond_what_may_wait_are_refused_before_anything_is_done(
     monkeypatch.setattr(serving, "_LAST_ATTEMPT_SECONDS", 0.2)
     service, hangs, ended = ready_service(fake_pulsar), threading.Event(), threading.Event()
     fake_pulsar.store.before("children", lambda: (hangs.set(), ended.wait(20)))
-
-    def delete() -> TopicDeletionStatus:
-        return service.delete_topic(topic, partitioned=False, force=True, requested_by="me")
-
     with ThreadPoolExecutor(1) as caller:
-        first = caller.submit(delete)
+        first = caller.submit(delete, service, topic)
         assert hangs.wait(10)
         with pytest.raises(TemporaryError, match="too many topic deletions wait for the cluster, nothing was done"):
-            delete()
+            delete(service, topic)
         with pytest.raises(OutcomeUnknownError, match="list the running topic deletions"):
             first.result()
         ended.set()
     until(lambda: not fake_pulsar.listed(topic), "the one that waited has been carried out")
 
 
-def test_metadata_migration_refuses_new_deletions(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
-    service._runtime.was_ready.set()
-    fake_pulsar.store.put(MIGRATION, b'{"phase":"PREPARATION","targetUrl":"oxia://o:1/n"}')
-    with pytest.raises(ConflictError):
-        service._runtime._work()
-    with pytest.raises(TemporaryError):
-        service.delete_topic(topic, partitioned=False, force=True, requested_by="me")
-    assert not fake_pulsar.store.children(OPERATIONS)
-
-
 def test_a_repeated_call_follows_the_promise_there_is(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
-    service._runtime.ready.set()
+    service = ready_service(fake_pulsar)
     held = Sidecar(fake_pulsar).deleter.begin(OP, topic, partitioned=False, force=True, requested_by="me")
     status = service.delete_topic(topic, partitioned=False, force=True, requested_by="me")
     assert (status.operation_id, status.state) == (held.operation.operation_id, OperationState.RUNNING)
@@ -209,9 +208,8 @@ def test_a_repeated_call_follows_the_promise_there_is(fake_pulsar: FakePulsar, t
 
 
 def test_only_in_use_is_final_to_the_client_of_the_pip(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
+    service = ready_service(fake_pulsar)
     runtime = service._runtime
-    runtime.ready.set()
     shared = replace(runtime.configuration.policy, bookkeeper_exclusive=False)
 
     def refusal(ledger_id: LedgerId) -> Exception:
@@ -247,8 +245,7 @@ def test_gauges_show_dead_letters_and_the_age_of_the_oldest_topic_deletion(fake_
 
 
 def test_a_scrape_does_not_wait_for_brokers_that_hang(fake_pulsar: FakePulsar) -> None:
-    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
-    service._runtime.ready.set()
+    service = ready_service(fake_pulsar)
     began = fake_pulsar.clock.monotonic_seconds()
     readings = service._gauges()
     assert (readings.inflight, readings.dead_letters) == (None, None)
@@ -271,10 +268,9 @@ def test_a_deletion_is_let_go_once() -> None:
     fake_pulsar, steps = FakePulsar(), FailingRelease()
     topic = fake_pulsar.topic("persistent://public/default/orders")
     fake_pulsar.admin.miss_next()
-    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, steps=steps)
-    service._runtime.ready.set()
+    service = ready_service(fake_pulsar, steps=steps)
     with pytest.raises(TemporaryError, match="does not answer"):
-        service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
+        delete(service, topic)
     assert steps.releases == 1
 
 
@@ -288,9 +284,7 @@ def test_the_note_of_a_refusal_counts_the_attempt_that_was_refused(
     for _ in range(answers_lost):
         fake_pulsar.admin.lose_answer_next(applied=False)
         held = runtime.deleter.attempt(held).held
-    fake_pulsar.admin.hooks.fail_next(
-        "delete_topic", BrokerRefusedError(412, "Topic has active producers/subscriptions")
-    )
+    fake_pulsar.admin.hooks.fail_next("delete_topic", BrokerRefusedError(412, "it has subscriptions"))
     status, refusal = runtime.driver.drive(held, wait_ms=0)
     assert isinstance(refusal, BrokerRefusedError)
     assert (status.state, status.attempts) == (OperationState.REFUSED, answers_lost + 1)
@@ -309,17 +303,11 @@ def ends(fake_pulsar: FakePulsar) -> list[dict[str, object]]:
     return [note.document for payload in payloads for note in notes(payload, END_STEP)]
 
 
-def ready_service(fake_pulsar: FakePulsar, **options: Any) -> LedgerDeletion:
-    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, **options)
-    service._runtime.ready.set()
-    return service
-
-
 def test_a_caller_does_not_wait_for_what_does_not_pass_by_itself(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     damaged(fake_pulsar, topic)
     service = ready_service(fake_pulsar, topic_deletion_wait_ms=30_000)
     began = fake_pulsar.clock.monotonic_seconds()
-    status = service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
+    status = delete(service, topic)
     assert fake_pulsar.clock.monotonic_seconds() == began
     assert (status.state, status.failures) == (OperationState.RUNNING, 1)
     assert "cannot be read" in (status.reason or "")
@@ -329,7 +317,7 @@ def test_a_caller_does_not_wait_for_what_does_not_pass_by_itself(fake_pulsar: Fa
 def test_a_caller_waits_for_what_may_pass(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     fake_pulsar.admin.lose_answer_next(applied=False, times=3)
     service = ready_service(fake_pulsar, topic_deletion_wait_ms=30_000)
-    status = service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
+    status = delete(service, topic)
     assert (status.state, status.attempts) == (OperationState.DONE, 4)
 
 
@@ -338,7 +326,7 @@ def test_a_stuck_deletion_is_in_the_status_and_once_in_the_log(fake_pulsar: Fake
     service = ready_service(fake_pulsar)
     runtime = service._runtime
     with structlog.testing.capture_logs() as lines:
-        operation_id = service.delete_topic(topic, partitioned=False, force=False, requested_by="me").operation_id
+        operation_id = delete(service, topic).operation_id
         for _ in range(STUCK_AFTER + 5):
             fake_pulsar.clock.advance_ms(60_000)
             held = runtime.deleter.take_due()
@@ -355,7 +343,7 @@ def test_a_stuck_deletion_is_in_the_status_and_once_in_the_log(fake_pulsar: Fake
 def test_abandoning_names_what_is_left_and_keeps_who_asked(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     fake_pulsar.admin.lose_answer_next(applied=False)
     service = ready_service(fake_pulsar)
-    operation_id = service.delete_topic(topic, partitioned=False, force=False, requested_by="me").operation_id
+    operation_id = delete(service, topic).operation_id
     with structlog.testing.capture_logs() as lines:
         abandoned = service.abandon_topic_deletion(operation_id, asked_by="an operator")
     assert abandoned.state is OperationState.ABANDONED
@@ -391,7 +379,7 @@ def test_a_deletion_of_another_version_is_abandoned_with_the_reason_why_nothing_
 def test_abandoned_deletion_may_have_unknown_leftovers(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     fake_pulsar.admin.lose_answer_next(applied=False)
     service = ready_service(fake_pulsar)
-    operation_id = service.delete_topic(topic, partitioned=False, force=False, requested_by="me").operation_id
+    operation_id = delete(service, topic).operation_id
     fail = partial(fake_pulsar.store.fail_next, "read_many", TemporaryError("no session"))
     fake_pulsar.store.before("delete_together", fail)
     assert service.abandon_topic_deletion(operation_id, asked_by=None).left_ledgers is None
@@ -409,7 +397,7 @@ def test_the_caller_learns_that_the_deletion_was_abandoned_and_one_note_is_kept(
 
     fake_pulsar.admin.hooks.before("load_topics", abandon)
     with pytest.raises(ConflictError, match="an operator abandoned it"):
-        service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
+        delete(service, topic)
     assert [note["state"] for note in ends(fake_pulsar)] == ["abandoned"]
     assert fake_pulsar.admin.deletions == []
 
@@ -434,7 +422,7 @@ def test_a_deletion_answers_in_time_though_the_cluster_hangs_and_goes_on(
     steps = HangingSteps(Step.BROKER_ASKED)
     service = ready_service(fake_pulsar, steps=steps)
     monkeypatch.setattr(serving, "_LAST_ATTEMPT_SECONDS", 0.05)
-    status = service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
+    status = delete(service, topic)
     assert (status.state, "registered as writable: 1 of 1" in (status.reason or "")) == (OperationState.RUNNING, True)
     assert [each.operation_id for each in service.topic_deletions()] == [status.operation_id]
     steps.answers.set()
@@ -447,7 +435,7 @@ def test_a_deletion_answers_in_time_though_the_metadata_store_does_not(
     steps = HangingSteps(Step.BROKER_ASKED, lambda: fake_pulsar.store.fail_next("read", TemporaryError("no session")))
     service = ready_service(fake_pulsar, steps=steps)
     monkeypatch.setattr(serving, "_LAST_ATTEMPT_SECONDS", 0.05)
-    status = service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
+    status = delete(service, topic)
     assert (status.state, status.reason) == (OperationState.RUNNING, NO_ANSWER)
     steps.answers.set()
 
@@ -459,5 +447,5 @@ def test_a_deletion_that_could_not_be_promised_in_time_is_of_unknown_outcome(
     service = ready_service(fake_pulsar, steps=steps)
     monkeypatch.setattr(serving, "_LAST_ATTEMPT_SECONDS", 0.05)
     with pytest.raises(OutcomeUnknownError, match="may still begin"):
-        service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
+        delete(service, topic)
     steps.answers.set()

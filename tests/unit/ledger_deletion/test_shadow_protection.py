@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.features.ledger_deletion.results import OperationState
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     OPERATIONS,
@@ -18,19 +19,30 @@ from pulsar_sidecar.model.errors import (
     TemporaryError,
     UndecodableError,
 )
-from pulsar_sidecar.model.ids import OperationId
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadContext
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.ownership.paths import ledger_path, managed_ledger_path
+from pulsar_sidecar.ownership.references import managed_ledger_references
 from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
 
 from tests.fakes.bookkeeper import compressed, data_custom_metadata, managed_ledger_bytes
 from tests.fakes.pulsar import FakePulsar, TopicPlan
-from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, accepted_records, check, restarted
+from tests.unit.ledger_deletion.driving import OP, begin
+from tests.unit.ledger_deletion.sidecars import (
+    Crash,
+    CrashAt,
+    Sidecar,
+    accepted_records,
+    check,
+    endings,
+    restarted,
+    send,
+)
 
 SOURCE = "persistent://public/default/orders"
 SHADOW = "persistent://public/default/orders-shadow"
 ELSEWHERE = "persistent://other/space/orders-shadow"
-OP = OperationId("op-1")
 
 
 def untouched(fake_pulsar: FakePulsar, before: set[int]) -> None:
@@ -102,7 +114,7 @@ def test_a_shadow_is_refused(make: Callable[[FakePulsar, TopicName], tuple[Topic
 @pytest.mark.parametrize("former", [False, True])
 def test_topic_turned_shadow_during_deletion_is_refused(fake_pulsar: FakePulsar, former: bool) -> None:
     source, topic = fake_pulsar.topic(SOURCE), fake_pulsar.topic(SHADOW)
-    Sidecar(fake_pulsar).deleter.begin(OP, topic, partitioned=False, force=True, requested_by="me")
+    begin(Sidecar(fake_pulsar), topic)
     if former:
         former_shadow(fake_pulsar, SHADOW, source)
     else:
@@ -143,7 +155,7 @@ def test_list_turned_shadow_during_the_read_is_not_recorded() -> None:
         fake_pulsar.store.put(path, listed)
 
     sidecar = Sidecar(fake_pulsar)
-    held = sidecar.deleter.begin(OP, topic, partitioned=False, force=True, requested_by="me")
+    held = begin(sidecar, topic)
     fake_pulsar.store.before("read_many", become_shadow, path=path)
     assert isinstance(sidecar.deleter.attempt(replace(held, seen=None)).refusal, DataLossError)
     assert reads == [1]
@@ -379,3 +391,63 @@ def test_a_refusal_of_ours_survives_a_crash_while_it_is_noted() -> None:
         assert before <= fake_pulsar.ledgers()
         assert fake_pulsar.admin.deletions == []
     assert points > 10
+
+
+# --- records from a shadow's list, by whomever -----------------------------------------------------------------------
+
+
+def with_shadow() -> tuple[FakePulsar, TopicName, TopicName]:
+    fake_pulsar = FakePulsar()
+    source = fake_pulsar.topic(SOURCE, TopicPlan(ledgers=4, offloaded=(0, 1), bookkeeper_deleted=(1,)))
+    return fake_pulsar, source, fake_pulsar.shadow(SHADOW, source)
+
+
+def copies(fake_pulsar: FakePulsar, topic: TopicName) -> dict[LedgerId, OffloadContext]:
+    node = fake_pulsar.store.peek(managed_ledger_path(topic.managed_ledger_name))
+    listed = managed_ledger_references(node.data).ledgers
+    return {ledger_id: entry.offload for ledger_id, entry in listed.items() if entry.offload}
+
+
+def records(fake_pulsar: FakePulsar, topic: TopicName) -> list[PendingDeleteLedgerInfo]:
+    """What a version that knew no shadows recorded."""
+    data = LedgerComponent.MANAGED_LEDGER
+    return [
+        *(PendingDeleteLedgerInfo(topic, data, LedgerType.LEDGER, each) for each in fake_pulsar.listed(topic)),
+        *(
+            PendingDeleteLedgerInfo(topic, data, LedgerType.OFFLOAD_LEDGER, each, offload_context=context)
+            for each, context in copies(fake_pulsar, topic).items()
+        ),
+    ]
+
+
+@pytest.mark.parametrize("shadow_is", ["there", "emptied", "gone"])
+def test_ledgers_of_the_source_are_kept(shadow_is: str) -> None:
+    fake_pulsar, source, shadow = with_shadow()
+    before, kept = fake_pulsar.ledgers() & set(fake_pulsar.listed(source)), copies(fake_pulsar, source)
+    sent = records(fake_pulsar, shadow)
+    path = managed_ledger_path(shadow.managed_ledger_name)
+    if shadow_is == "emptied":
+        fake_pulsar.store.put(path, managed_ledger_bytes([], properties={SHADOW_SOURCE: SOURCE}))
+    elif shadow_is == "gone":
+        fake_pulsar.store.remove(f"{path}/of-the-shadow")
+        fake_pulsar.store.remove(path)
+    send(fake_pulsar, *sent)
+    Sidecar(fake_pulsar).work()
+    check(fake_pulsar, foreign_ok=True)
+    assert before <= fake_pulsar.ledgers()
+    assert all(
+        fake_pulsar.offloaded.parts(ledger_id, context) == {"data", "index"} for ledger_id, context in kept.items()
+    )
+    assert {decision for ends in endings(fake_pulsar).values() for decision, _ in ends} == {"kept"}
+
+
+def test_a_ledger_that_source_and_shadow_list_is_in_use_whichever_the_record_names() -> None:
+    fake_pulsar, source, shadow = with_shadow()
+    both = LedgerId(fake_pulsar.listed(source)[2])
+    for topic in (source, shadow):
+        send(fake_pulsar, PendingDeleteLedgerInfo(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, both))
+    Sidecar(fake_pulsar).work()
+    check(fake_pulsar)
+    assert both in fake_pulsar.ledgers()
+    reasons = {reason for _, reason in endings(fake_pulsar)[both, "LEDGER"]}
+    assert reasons == {"ledger-still-in-use", "metadata-mismatch"}
