@@ -11,6 +11,7 @@ from typing import Annotated, assert_never
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse, Response
 
+from pulsar_sidecar.features.ledger_deletion import results
 from pulsar_sidecar.features.ledger_deletion.http import requests
 from pulsar_sidecar.features.ledger_deletion.http.deletions import (
     add_namespaces,
@@ -21,25 +22,6 @@ from pulsar_sidecar.features.ledger_deletion.http.deletions import (
 from pulsar_sidecar.features.ledger_deletion.http.parts import add_parts
 from pulsar_sidecar.features.ledger_deletion.http.watch import add_watch
 from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo, parse_record_document
-from pulsar_sidecar.features.ledger_deletion.results import (
-    Appended,
-    Control,
-    DeadLetter,
-    DeletionTrend,
-    EndedProtection,
-    InflightEstimate,
-    LedgerDeletionAnswer,
-    NotSent,
-    PendingRecord,
-    Reclaim,
-    Redirect,
-    RedriveResult,
-    ServiceStatus,
-    ShadowDeletionStage,
-    ShadowDeletionStatus,
-    TopicDeletionStatus,
-    UndeleteResult,
-)
 from pulsar_sidecar.features.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import LedgerId
@@ -64,10 +46,8 @@ def router(service: LedgerDeletion) -> APIRouter:
     namespaces = guarded_router("namespaces")
     add_namespaces(namespaces, service)
     operators = guarded_router("ledger deletion", prefix="/admin/v2")
-    _add_first_phase(operators, service)
     _add_reading(operators, service)
-    _add_control(operators, service)
-    _add_repair(operators, service)
+    _add_changes(operators, service)
     add_topic_deletions(operators, service)
     add_watch(operators, service)
     routes = APIRouter()
@@ -78,7 +58,7 @@ def router(service: LedgerDeletion) -> APIRouter:
 
 
 def _add_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
-    deletion = deletions_of(routes, TopicDeletionStatus)
+    deletion = deletions_of(routes, results.TopicDeletionStatus)
 
     def delete(topic: TopicName, parameters: _Deletion, request: Request, *, partitioned: bool) -> Response:
         status = service.delete_topic(
@@ -149,11 +129,11 @@ def _add_delete_ledger(routes: APIRouter, service: LedgerDeletion) -> None:
             except InvalidInputError as error:
                 raise MismatchError(str(error)) from error
             match answer:
-                case Redirect(base_url):
+                case results.Redirect(base_url):
                     # The path is forwarded as it came, still encoded, so that the other sidecar reads the same topic.
                     location = f"{base_url.rstrip('/')}{request.scope['path']}?authoritative=true"
                     return Response(status_code=307, headers={"Location": location})
-                case LedgerDeletionAnswer.DELETED | LedgerDeletionAnswer.GONE:
+                case results.LedgerDeletionAnswer.DELETED | results.LedgerDeletionAnswer.GONE:
                     return Response(status_code=204)
                 case _:
                     assert_never(answer)
@@ -166,42 +146,23 @@ def _add_shadow_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
             f"{path}/deleteShadow",
             name=f"delete_{version}shadow",
             response_description="Deleted, with the check of the source's ledgers.",
-            responses={202: {"model": ShadowDeletionStatus, "description": "A stage is done, or waits; call again."}},
+            responses={
+                202: {"model": results.ShadowDeletionStatus, "description": "A stage is done, or waits; call again."}
+            },
         )
         @takes(Right.CHANGE)
         def delete_shadow(
             topic: Annotated[TopicName, Depends(topic_of)], request: Request, response: Response
-        ) -> ShadowDeletionStatus:
+        ) -> results.ShadowDeletionStatus:
             """Delete a shadow topic, partitioned or not, without touching its source's ledgers: one stage a call.
 
             Call it until it answers 200; any sidecar can take the next call. 409: it is not a shadow topic, or clients
             are connected to it.
             """
             status = service.delete_shadow(topic, requested_by=request.state.caller.role)
-            if status.stage is not ShadowDeletionStage.DONE:
+            if status.stage is not results.ShadowDeletionStage.DONE:
                 response.status_code = 202
             return status
-
-
-def _add_first_phase(routes: APIRouter, service: LedgerDeletion) -> None:
-    @routes.post("/ledger-deletion/pending")
-    @takes(Right.OWNED_CHANGE)
-    def send_pending_delete_ledgers(append: requests.AppendRequest, request: Request, owners: Owners) -> Appended:
-        """Record ledgers for deletion (PIP-186 ``sendPendingDeleteLedger``), at most 8 MiB a call.
-
-        A malformed record makes the sidecar refuse the whole call. Send the records in ``notSent`` again. 403: one of
-        the ledgers belongs to another tenant, or to an unknown owner; nothing was sent.
-        """
-        owners.require(lambda: service.tenants_of([LedgerId(ledger.ledger_id) for ledger in append.ledgers]))
-        results = service.send_pending_delete_ledgers(
-            _records_of(append.ledgers, request.state.caller.role),
-            producer_name=append.producer_name,
-            first_sequence_id=append.first_sequence_id,
-        )
-        return Appended(
-            sent=tuple(result.ledger_id for result in results if result.sent),
-            not_sent=tuple(NotSent(result.ledger_id, result.reason) for result in results if not result.sent),
-        )
 
 
 def _records_of(
@@ -226,14 +187,14 @@ def _record_of(payload: requests.DeleteLedgerPayload, requested_by: str | None) 
 
 def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
     @cache  # at the first request
-    def measured() -> CachedReading[InflightEstimate]:
+    def measured() -> CachedReading[results.InflightEstimate]:
         return CachedReading(service.estimated_inflight, service.last_inflight)
 
     @cache
-    def status() -> CachedReading[ServiceStatus]:
+    def status() -> CachedReading[results.ServiceStatus]:
         return CachedReading(service.status, service.last_status)
 
-    async def estimated() -> InflightEstimate:
+    async def estimated() -> results.InflightEstimate:
         # Brokers and load balancers poll this call. What is in memory is answered right away: handing the request to a
         # thread would make it wait twice for the interpreter that the worker keeps busy.
         return service.cached_inflight() or await measured().within_timeout()
@@ -251,13 +212,13 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
 
     @routes.get("/ledger-deletion/inflight")
     @takes(Right.CLUSTER_STATE)
-    async def ledger_deletion_inflight() -> InflightEstimate:
+    async def ledger_deletion_inflight() -> results.InflightEstimate:
         """Return the estimate of pending records with its age."""
         return await estimated()
 
     @routes.get("/ledger-deletion/status")
     @takes(Right.CLUSTER_STATE)
-    async def ledger_deletion_status() -> ServiceStatus:
+    async def ledger_deletion_status() -> results.ServiceStatus:
         """Return the state of ledger deletion, even while the feature is off.
 
         If the cluster does not answer within 2 seconds, it is the last one that was read; ``asOfMs`` is its time.
@@ -266,19 +227,19 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
 
     @routes.get("/ledger-deletion/pending")
     @takes(Right.CLUSTER_STATE)
-    def pending_records(parameters: Annotated[requests.PendingParameters, Query()]) -> list[PendingRecord]:
+    def pending_records(parameters: Annotated[requests.PendingParameters, Query()]) -> list[results.PendingRecord]:
         """List the pending records in order of publishing, without consuming any."""
         return service.pending_records(parameters.limit, parameters.offset)
 
     @routes.get("/ledger-deletion/trend")
     @takes(Right.CLUSTER_STATE)
-    def ledger_deletion_trend() -> DeletionTrend:
+    def ledger_deletion_trend() -> results.DeletionTrend:
         """Return this sidecar's last hour by the minute: pending records, deletions a second, leaked ledgers."""
         return service.trend()
 
     @routes.get("/ledger-deletion/reclaimed")
     @takes(Right.CLUSTER_STATE)
-    def reclaimed(parameters: Annotated[requests.ReclaimParameters, Query()]) -> Reclaim:
+    def reclaimed(parameters: Annotated[requests.ReclaimParameters, Query()]) -> results.Reclaim:
         """Return what bookies have given back of the recorded ledgers that were deleted.
 
         Each bookie is asked for entries of the last hundred, and for the bytes by which its files have shrunk.
@@ -286,43 +247,62 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
         return service.reclaimed(parameters.hours)
 
 
-def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
+def _add_changes(routes: APIRouter, service: LedgerDeletion) -> None:
+    @routes.post("/ledger-deletion/pending")
+    @takes(Right.OWNED_CHANGE)
+    def send_pending_delete_ledgers(
+        append: requests.AppendRequest, request: Request, owners: Owners
+    ) -> results.Appended:
+        """Record ledgers for deletion (PIP-186 ``sendPendingDeleteLedger``), at most 8 MiB a call.
+
+        A malformed record makes the sidecar refuse the whole call. Send the records in ``notSent`` again. 403: one of
+        the ledgers belongs to another tenant, or to an unknown owner; nothing was sent.
+        """
+        owners.require(lambda: service.tenants_of([LedgerId(ledger.ledger_id) for ledger in append.ledgers]))
+        answers = service.send_pending_delete_ledgers(
+            _records_of(append.ledgers, request.state.caller.role),
+            producer_name=append.producer_name,
+            first_sequence_id=append.first_sequence_id,
+        )
+        return results.Appended(
+            sent=tuple(each.ledger_id for each in answers if each.sent),
+            not_sent=tuple(results.NotSent(each.ledger_id, each.reason) for each in answers if not each.sent),
+        )
+
     @routes.post("/ledger-deletion/pause")
     @takes(Right.CLUSTER_CHANGE)
-    def pause_ledger_deletion(request: Request, pause: requests.PauseRequest | None = None) -> Control:
+    def pause_ledger_deletion(request: Request, pause: requests.PauseRequest | None = None) -> results.Control:
         """Stop deleting on all sidecars; recording continues."""
         return service.pause(pause.reason if pause else None, request.state.caller.role)
 
     @routes.post("/ledger-deletion/resume")
     @takes(Right.CLUSTER_CHANGE)
-    def resume_ledger_deletion() -> Control:
+    def resume_ledger_deletion() -> results.Control:
         """Resume deleting on all sidecars."""
         return service.resume()
 
     @routes.put("/ledger-deletion/rate")
     @takes(Right.CLUSTER_CHANGE)
-    def limit_ledger_deletion_rate(rate: requests.RateRequest) -> Control:
+    def limit_ledger_deletion_rate(rate: requests.RateRequest) -> results.Control:
         """Limit how many ledgers each sidecar deletes a second; null removes the limit."""
         return service.limit_rate(rate.ledgers_per_second)
 
-
-def _add_repair(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.get("/ledger-deletion/dead-letters")
     @takes(Right.CLUSTER_STATE)
-    def dead_letters(parameters: Annotated[requests.DeadLetterParameters, Query()]) -> list[DeadLetter]:
+    def dead_letters(parameters: Annotated[requests.DeadLetterParameters, Query()]) -> list[results.DeadLetter]:
         """List the dead letters, oldest first: records that the sidecars gave up."""
         return service.dead_letters(parameters.limit, parameters.after)
 
     @routes.post("/ledger-deletion/dead-letters/redrive")
     @takes(Right.CLUSTER_CHANGE)
-    def redrive_dead_letters(redrive: requests.RedriveRequest) -> RedriveResult:
+    def redrive_dead_letters(redrive: requests.RedriveRequest) -> results.RedriveResult:
         """Send dead letters back to the system topic and reset their retry counts."""
         chosen = None if redrive.ledger_ids is None else [LedgerId(ledger_id) for ledger_id in redrive.ledger_ids]
         return service.redrive(chosen, redrive.limit)
 
     @routes.post("/ledger-deletion/undelete")
     @takes(Right.OWNED_CHANGE)
-    def undelete_ledger(undelete: requests.UndeleteRequest, owners: Owners) -> UndeleteResult:
+    def undelete_ledger(undelete: requests.UndeleteRequest, owners: Owners) -> results.UndeleteResult:
         """Restore a deleted ledger, as long as bookies hold its entries.
 
         No sidecar deletes it again before ``protectedUntilMs``: add it to a topic's ledger list again before then.
@@ -333,7 +313,7 @@ def _add_repair(routes: APIRouter, service: LedgerDeletion) -> None:
 
     @routes.post("/ledger-deletion/end-protection")
     @takes(Right.OWNED_CHANGE)
-    def end_ledger_protection(end: requests.EndProtectionRequest, owners: Owners) -> EndedProtection:
+    def end_ledger_protection(end: requests.EndProtectionRequest, owners: Owners) -> results.EndedProtection:
         """End the protection of a restored ledger, so that it can be deleted.
 
         A record that waits for the protection's end keeps waiting; to delete the ledger at once, record it again.

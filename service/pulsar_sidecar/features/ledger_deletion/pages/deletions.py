@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -46,15 +45,6 @@ STATES = {
 _RUNNING = (OperationState.RUNNING, OperationState.STUCK, OperationState.UNREADABLE)
 
 router = APIRouter()
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Problem or limit that prevents or slows deletion; ``kind`` as in the macro ``state``."""
-
-    kind: str
-    word: str
-    text: str
 
 
 @router.get(HERE)
@@ -116,12 +106,7 @@ def line_of(points: Sequence[TrendPoint], figure: Callable[[TrendPoint], float |
 
 def figures(status: ServiceStatus, trend: DeletionTrend | None) -> Iterator[Figure]:
     """Yield the figures of backlog, age and speed."""
-    inflight, limit, speed, letters = (
-        status.inflight,
-        status.adaptive_limit,
-        status.deleted_per_second,
-        status.dead_letters,
-    )
+    inflight, limit, speed = status.inflight, status.adaptive_limit, status.deleted_per_second
     if inflight is None:
         yield Figure("Pending ledgers", "unknown", None, "bad", "brokers do not report it")
     else:
@@ -135,17 +120,17 @@ def figures(status: ServiceStatus, trend: DeletionTrend | None) -> Iterator[Figu
         if inflight.count:
             yield _time_left(trend, is_paused=status.control.paused)
     yield Figure("Deleted per second", "unknown" if speed is None else f"{speed:,.1f}", note="by this sidecar, now")
-    yield Figure(
-        "Dead letters",
-        "unknown" if letters is None else f"{letters:,}",
-        f"{HERE}/dead-letters",
-        "bad" if letters else "good" if letters == 0 else None,
-    )
+    yield dead_letters_figure(status.dead_letters)
     if (reclaim := status.reclaimed) is not None:
         yield _reclaimed(reclaim)
     if limit is not None:
         note = f"latency {_milliseconds(limit.recent_p99_ms)}, idle {_milliseconds(limit.idle_p99_ms)} (p99)"
         yield Figure("Concurrent deletions allowed", f"{int(limit.level)}", note=note)
+
+
+def dead_letters_figure(letters: int | None) -> Figure:
+    state = "bad" if letters else "good" if letters == 0 else None
+    return Figure("Dead letters", "unknown" if letters is None else f"{letters:,}", f"{HERE}/dead-letters", state)
 
 
 def _time_left(trend: DeletionTrend | None, *, is_paused: bool) -> Figure:
@@ -173,25 +158,25 @@ def _milliseconds(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.1f} ms"
 
 
-def problems(status: ServiceStatus, as_of_ms: int | None) -> Iterator[Problem]:
-    """Yield what prevents or slows deletion, the most severe first."""
+def problems(status: ServiceStatus, as_of_ms: int | None) -> Iterator[tuple[str, str, str]]:
+    """Yield what prevents or slows deletion, the most severe first: kind, as in the macro ``state``, word and text."""
     control, limit = status.control, status.adaptive_limit
     if not status.enabled:
-        yield Problem("off", "Off", "topicTwoPhaseDeletionEnabled is false: this sidecar deletes nothing")
+        yield "off", "Off", "topicTwoPhaseDeletionEnabled is false: this sidecar deletes nothing"
     if control.paused:
-        yield Problem("warn", "Paused", f"{pause_words(control)}; recording continues")
+        yield "warn", "Paused", f"{pause_words(control)}; recording continues"
     if status.enabled and not status.instances:
-        yield Problem("bad", "No sidecar", "no sidecar is registered")
+        yield "bad", "No sidecar", "no sidecar is registered"
     if control.rate_per_second is not None:
-        yield Problem("busy", "Rate", f"each sidecar deletes at most {control.rate_per_second:g} a second")
+        yield "busy", "Rate", f"each sidecar deletes at most {control.rate_per_second:g} a second"
     if limit is not None and limit.level < 2:
-        yield Problem("warn", "Metadata store", "too slow, so one ledger is deleted at a time")
+        yield "warn", "Metadata store", "too slow, so one ledger is deleted at a time"
     if stuck := status.stuck_topic_deletions:
-        yield Problem("bad", "Stuck", f"{format_count(stuck, 'topic deletion')}; see their remedies below")
+        yield "bad", "Stuck", f"{format_count(stuck, 'topic deletion')}; see their remedies below"
     for warning in status.warnings:
-        yield Problem("warn", "Warning", warning)
+        yield "warn", "Warning", warning
     if error := last_error(status, as_of_ms):
-        yield Problem(error[0], "Last error", error[1])
+        yield error[0], "Last error", error[1]
 
 
 def pause_words(control: Control) -> str:

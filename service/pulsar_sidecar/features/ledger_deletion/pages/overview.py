@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from pulsar_sidecar.features.ledger_deletion.pages import leaks
-from pulsar_sidecar.features.ledger_deletion.pages.deletions import BASE, HERE, pause_words
+from pulsar_sidecar.features.ledger_deletion.pages.deletions import BASE, HERE, dead_letters_figure, pause_words
 from pulsar_sidecar.features.ledger_deletion.results import InflightEstimate, ServiceStatus
 from pulsar_sidecar.features.ledger_deletion.watch.results import LeakState, WatchMode, WatchStatus
 from pulsar_sidecar.reports.formatting import format_age, format_bytes, format_count
@@ -11,7 +11,6 @@ from pulsar_sidecar.web.ask import Reading
 from pulsar_sidecar.web.overview_parts import Concern, Figure, OverviewPart, Shown
 from pulsar_sidecar.web.words import recent_error
 
-_DEAD_LETTERS = f"{HERE}/dead-letters"
 _OPEN_LEAKS = (LeakState.LEAKED, LeakState.SETTLING, LeakState.KEPT)
 
 
@@ -31,7 +30,7 @@ def _deletion_concerns(status: ServiceStatus) -> Iterator[Concern]:
     if stuck := status.stuck_topic_deletions:
         yield Concern("bad", "Stuck", f"{format_count(stuck, 'topic deletion')} cannot continue", HERE)
     if letters := status.dead_letters:
-        yield Concern("bad", "Dead letters", f"{format_count(letters, 'record')} given up", _DEAD_LETTERS)
+        yield Concern("bad", "Dead letters", f"{format_count(letters, 'record')} given up", f"{HERE}/dead-letters")
     if status.inflight is None:
         yield Concern("bad", "Backlog unknown", "brokers do not report the pending deletions", HERE)
     for warning in status.warnings:
@@ -42,7 +41,7 @@ def _deletion_figures(status: ServiceStatus) -> Iterator[Figure]:
     if not status.enabled:
         yield Figure("Two-phase deletion", "off", HERE, "off", "topicTwoPhaseDeletionEnabled is false")
         return
-    inflight, stuck, letters = status.inflight, status.stuck_topic_deletions, status.dead_letters
+    inflight, stuck = status.inflight, status.stuck_topic_deletions
     if inflight is None:
         yield Figure("Pending deletions", "unknown", HERE, "bad")
     else:
@@ -51,8 +50,7 @@ def _deletion_figures(status: ServiceStatus) -> Iterator[Figure]:
     running = f"{status.running_topic_deletions:,}"
     note = f"{stuck:,} stuck" if stuck else None
     yield Figure("Topic deletions", running, f"{HERE}#topics", "bad" if stuck else None, note)
-    state = "bad" if letters else "good" if letters == 0 else None
-    yield Figure("Dead letters", "unknown" if letters is None else f"{letters:,}", _DEAD_LETTERS, state)
+    yield dead_letters_figure(status.dead_letters)
     yield Figure("Namespace deletions", f"{status.running_namespace_deletions:,}", f"{HERE}#namespaces")
     yield Figure("Sidecars", f"{len(status.instances):,}", "/ui/#sidecars")
 
