@@ -220,9 +220,8 @@ def test_empty_operation_node_is_ignored_and_removed(fake_pulsar: FakePulsar, si
     assert running(fake_pulsar) == []
 
 
-def test_an_unreadable_operation_holds_up_no_other(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_an_unreadable_operation_holds_up_no_other(fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar) -> None:
     fake_pulsar.store.create(f"{OPERATIONS}/aaa", b'{"newer":"version"}')
-    sidecar = Sidecar(fake_pulsar)
     begin(sidecar, topic)
     sidecar.deleter.operations.release(OP)
     listed = {status.operation_id: status.state for status in sidecar.deleter.running()}

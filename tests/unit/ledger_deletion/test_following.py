@@ -303,18 +303,17 @@ def noted(fake_pulsar: FakePulsar, document: dict[str, object], step: str = END_
     return fake_pulsar.topics
 
 
+@pytest.mark.parametrize("topic", [NAME, None])
 @pytest.mark.parametrize("state", [OperationState.DONE, OperationState.REFUSED, OperationState.ABANDONED])
-def test_an_end_is_what_the_outcome_topic_has(state: OperationState, fake_pulsar: FakePulsar) -> None:
-    status = TopicDeletionStatus(OP, NAME, None, state, 3, 2, 5, "a reason")
+def test_an_end_is_what_the_outcome_topic_has(
+    state: OperationState, topic: str | None, fake_pulsar: FakePulsar
+) -> None:
+    known = None if topic is None else 3
+    status = TopicDeletionStatus(OP, topic, None, state, known, known, 5, "a reason")
     found = end_of(noted(fake_pulsar, end_document(status, "an operator")), OP, 0)
     assert found == status.followed(
         ended_ms=77, abandoned_by="an operator" if state is OperationState.ABANDONED else None
     )
-
-
-def test_the_end_of_an_unreadable_deletion_names_no_topic(fake_pulsar: FakePulsar) -> None:
-    status = TopicDeletionStatus(OP, None, None, OperationState.ABANDONED, None, None, 5, "unreadable")
-    assert end_of(noted(fake_pulsar, end_document(status)), OP, 0) == status.followed(ended_ms=77)
 
 
 GOOD = end_document(TopicDeletionStatus(OP, NAME, None, OperationState.DONE, 3, 2, 5))

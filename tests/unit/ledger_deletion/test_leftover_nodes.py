@@ -4,7 +4,6 @@ import pytest
 from pulsar_sidecar.features.ledger_deletion.results import OperationState
 from pulsar_sidecar.features.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.leftover_nodes import remove_leftovers
-from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import OPERATIONS
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.metadata import Node, read_nodes
@@ -76,13 +75,6 @@ def left_of(fake_pulsar: FakePulsar, topic: TopicName) -> str | None:
     name = topic.managed_ledger_name
     paths = (schema_path(topic.schema_id), managed_ledger_path(name), partitioned_topic_path(topic))
     return remove_leftovers(fake_pulsar.store, "/ledgers", Steps(), topic, read_nodes(fake_pulsar.store, paths))
-
-
-def test_absent_leftovers_cost_one_read(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    fake_pulsar.store.remove(schema_path(topic.schema_id))
-    before = len(fake_pulsar.store.journal)
-    left_of(fake_pulsar, topic)
-    assert [each.method for each in fake_pulsar.store.journal[before:]] == ["read_many"]
 
 
 def test_a_schema_with_one_ledger_that_exists_stays_and_is_reported(fake_pulsar: FakePulsar, topic: TopicName) -> None:
@@ -188,13 +180,3 @@ def test_a_crash_before_and_after_any_step() -> None:
         live(setting, [number])
         assert setting.fake_pulsar.ledgers() == set()
         assert schema_node(setting.fake_pulsar, setting.topic) is None
-
-
-def test_the_promise_outlives_the_node(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    lose_schema(fake_pulsar, topic)
-    promised: list[object] = []
-    fake_pulsar.store.before(
-        "delete", lambda: promised.append(fake_pulsar.store.children(OPERATIONS)), path=schema_path(topic.schema_id)
-    )
-    Sidecar(fake_pulsar).delete_topic(topic)
-    assert promised == [["op-1"]]

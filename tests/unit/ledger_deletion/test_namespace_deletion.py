@@ -8,7 +8,7 @@ import pytest
 from pulsar_sidecar.features.ledger_deletion.results import OperationState
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_operation import PREFIX
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_ports import TopicDeletions
-from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import OPERATIONS, driver_path, operation_path
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import OPERATIONS, driver_path
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     ConflictError,
@@ -423,19 +423,6 @@ def test_a_v1_namespace_is_deleted() -> None:
 
 
 # --- what it keeps ---------------------------------------------------------------------------------------------------
-
-
-def test_its_node_does_not_grow_with_the_topics() -> None:
-    sizes = []
-    for topics in (1, 50):
-        fake_pulsar, brokers = filled(topics)
-        sidecar = NamespaceSidecar(fake_pulsar, brokers)
-        operation_id = begin(sidecar)
-        brokers.refusals = [TemporaryError("later")]
-        one_pass(sidecar)
-        node = fake_pulsar.store.peek(operation_path(operation_id))
-        sizes.append(len(node.data))
-    assert sizes[1] < sizes[0] + 20 < 700
 
 
 def test_of_many_topics_few_are_in_hand() -> None:
