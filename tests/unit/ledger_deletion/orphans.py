@@ -6,9 +6,7 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState, LedgerType
 from pulsar_sidecar.model.names import TopicName
 
-from tests.fakes.bookkeeper import (
-    data_custom_metadata,
-)
+from tests.fakes.bookkeeper import data_custom_metadata
 from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.sidecars import endings
 

@@ -11,12 +11,7 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     driver_path,
     write_operation,
 )
-from pulsar_sidecar.model.errors import (
-    BrokerRefusedError,
-    ConflictError,
-    DataLossError,
-    OutcomeUnknownError,
-)
+from pulsar_sidecar.model.errors import BrokerRefusedError, ConflictError, DataLossError, OutcomeUnknownError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.metadata import read_nodes
 from pulsar_sidecar.model.names import TopicName, parse_topic_name

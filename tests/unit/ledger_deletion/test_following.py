@@ -18,11 +18,7 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.following import (
     running_deletion_of,
     warnings_of,
 )
-from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
-    STUCK_AFTER,
-    driver_path,
-    operation_path,
-)
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import STUCK_AFTER, driver_path, operation_path
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.names import CursorName, TopicName
 from pulsar_sidecar.ownership.paths import cursor_path, managed_ledger_path, schema_path

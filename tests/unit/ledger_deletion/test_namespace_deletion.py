@@ -34,13 +34,7 @@ from pulsar_sidecar.ownership.paths import (
 from tests.fakes.brokers import TopicDeletion
 from tests.fakes.namespaces import FakeNamespaceAdmin
 from tests.fakes.pulsar import FakePulsar, TopicPlan
-from tests.unit.ledger_deletion.namespace_sidecars import (
-    NAMESPACE,
-    NamespaceSidecar,
-    check_gone,
-    filled,
-    kept_ledgers,
-)
+from tests.unit.ledger_deletion.namespace_sidecars import NAMESPACE, NamespaceSidecar, check_gone, filled, kept_ledgers
 from tests.unit.ledger_deletion.sidecars import accepted_records, at_rest
 
 TOPIC = f"persistent://{NAMESPACE}/topic"

@@ -9,12 +9,7 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_refusals i
     POLICIES_READ_ONLY,
     NamespaceRefusals,
 )
-from pulsar_sidecar.model.errors import (
-    ForeignRedirectError,
-    RefusedBeforehandError,
-    SidecarError,
-    TemporaryError,
-)
+from pulsar_sidecar.model.errors import ForeignRedirectError, RefusedBeforehandError, SidecarError, TemporaryError
 from pulsar_sidecar.model.pulsar_versions import Line
 
 from tests.fakes.namespaces import CLUSTER, FakeNamespaceAdmin

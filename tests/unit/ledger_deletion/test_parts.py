@@ -33,15 +33,7 @@ from tests.fakes.brokers import ConnectedClients, TopicDeletion
 from tests.fakes.pulsar import FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.driving import OP, asked, running
 from tests.unit.ledger_deletion.orphans import NAME
-from tests.unit.ledger_deletion.sidecars import (
-    Crash,
-    CrashAt,
-    Sidecar,
-    accepted_records,
-    check,
-    endings,
-    restarted,
-)
+from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, accepted_records, check, endings, restarted
 
 SUB = "billing/a b"
 

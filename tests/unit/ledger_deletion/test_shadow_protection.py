@@ -13,12 +13,7 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     decode_node,
     operation_path,
 )
-from pulsar_sidecar.model.errors import (
-    DataLossError,
-    OutcomeUnknownError,
-    TemporaryError,
-    UndecodableError,
-)
+from pulsar_sidecar.model.errors import DataLossError, OutcomeUnknownError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadContext
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
@@ -237,31 +232,18 @@ def test_names_of_either_version_are_their_own_ledgers_names(fake_pulsar: FakePu
 # --- a source ----------------------------------------------------------------------------------------------------
 
 
-def beside(fake_pulsar: FakePulsar, source: TopicName) -> TopicName:
-    return fake_pulsar.shadow(SHADOW, source)
-
-
-def beside_in_short(fake_pulsar: FakePulsar, source: TopicName) -> TopicName:
-    return fake_pulsar.shadow(SHADOW, source, spelled="public/default/orders")
-
-
-def elsewhere(fake_pulsar: FakePulsar, source: TopicName) -> TopicName:
-    return fake_pulsar.shadow(ELSEWHERE, source)
-
-
-def elsewhere_and_of_the_first_version(fake_pulsar: FakePulsar, source: TopicName) -> TopicName:
-    return fake_pulsar.shadow("persistent://other/cluster/space/orders-shadow", source)
-
-
-MAPPED = [beside, beside_in_short, elsewhere, elsewhere_and_of_the_first_version]
-
-
-@pytest.mark.parametrize("make", MAPPED)
-def test_a_source_that_a_shadow_maps_is_refused_unless_confirmed(
-    make: Callable[[FakePulsar, TopicName], TopicName],
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "spelled"),
+    [
+        (SHADOW, None),
+        (SHADOW, "public/default/orders"),
+        (ELSEWHERE, None),
+        ("persistent://other/cluster/space/orders-shadow", None),
+    ],
+)
+def test_a_source_that_a_shadow_maps_is_refused_unless_confirmed(name: str, spelled: str | None) -> None:
     fake_pulsar, source = with_source()
-    shadow = make(fake_pulsar, source)
+    shadow = fake_pulsar.shadow(name, source, spelled=spelled)
     before = fake_pulsar.ledgers()
     sidecar = Sidecar(fake_pulsar, operation_ids=("op-1", "op-2"))
     with pytest.raises(DataLossError, match=f"source of the shadow {shadow}.*confirmSourceDataLoss={SOURCE}"):

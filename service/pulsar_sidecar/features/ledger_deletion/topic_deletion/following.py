@@ -12,11 +12,7 @@ from msgspec.structs import replace
 
 from pulsar_sidecar.features.ledger_deletion.outcomes import Note, notes
 from pulsar_sidecar.features.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic, DeletionTopics
-from pulsar_sidecar.features.ledger_deletion.results import (
-    FollowedDeletion,
-    OperationState,
-    TopicDeletionStatus,
-)
+from pulsar_sidecar.features.ledger_deletion.results import FollowedDeletion, OperationState, TopicDeletionStatus
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.durable_operations import backoff_ms, operation_nodes
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     Operation,

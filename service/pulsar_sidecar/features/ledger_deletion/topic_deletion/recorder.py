@@ -35,22 +35,11 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     operation_path,
     require_held,
 )
-from pulsar_sidecar.model.errors import (
-    DataLossError,
-    OutcomeUnknownError,
-    TemporaryError,
-    UndecodableError,
-)
+from pulsar_sidecar.model.errors import DataLossError, OutcomeUnknownError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.metadata import Birth, MetadataStore, Node, Nodes, read_nodes
-from pulsar_sidecar.model.names import (
-    CursorName,
-    ManagedLedgerName,
-    TopicName,
-    decode_cursor,
-    topic_of_managed_ledger,
-)
+from pulsar_sidecar.model.names import CursorName, ManagedLedgerName, TopicName, decode_cursor, topic_of_managed_ledger
 from pulsar_sidecar.model.request_traces import RequestTrace
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR, remote_cluster
 from pulsar_sidecar.ownership.claims import DataClaim, read_claim
