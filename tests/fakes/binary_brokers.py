@@ -3,13 +3,17 @@
 Tests replace ``answer`` to refuse, to stay silent or to break the connection.
 """
 
+import itertools
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
+from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar_wire.encoding import FrameReader, encode
+from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
+from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 
 Answers = Sequence[api.BaseCommand | bytes] | None
@@ -30,6 +34,16 @@ class BinaryBroker:
 
     def kinds(self) -> list[str]:
         return [api.BaseCommand.Type.Name(came.type) for came in self.seen]
+
+    def commands(self, kind: int) -> list[api.BaseCommand]:
+        return [came for came in self.seen if came.type == kind]
+
+    def on(self, kind: int, answer: Callable[[api.BaseCommand], Answers], times: int = -1) -> None:
+        """Answer the next commands of a kind so, by default all, and the others as usual."""
+        left = itertools.count() if times < 0 else iter(range(times))
+        self.answer = lambda of, came: (
+            answer(came) if came.type == kind and next(left, None) is not None else usual(of, came)
+        )
 
 
 def usual(broker: BinaryBroker, came: api.BaseCommand) -> Answers:
@@ -90,6 +104,30 @@ def refusal(request_id: int, error: int) -> api.BaseCommand:
     return api.BaseCommand(type=api.BaseCommand.ERROR, error=reply)
 
 
+def receipt(came: api.BaseCommand, ledger_id: int, entry_id: int) -> api.BaseCommand:
+    sent = api.CommandSendReceipt(
+        producer_id=came.send.producer_id,
+        sequence_id=came.send.sequence_id,
+        message_id=api.MessageIdData(ledgerId=ledger_id, entryId=entry_id),
+    )
+    return api.BaseCommand(type=api.BaseCommand.SEND_RECEIPT, send_receipt=sent)
+
+
+def send_error(came: api.BaseCommand, error: int) -> api.BaseCommand:
+    reply = api.CommandSendError(
+        producer_id=came.send.producer_id,
+        sequence_id=came.send.sequence_id,
+        error=api.ServerError.ValueType(error),
+        message="for this test",
+    )
+    return api.BaseCommand(type=api.BaseCommand.SEND_ERROR, send_error=reply)
+
+
+def closed_producer(came: api.BaseCommand) -> api.BaseCommand:
+    reply = api.CommandCloseProducer(producer_id=came.send.producer_id, request_id=2**64 - 1)
+    return api.BaseCommand(type=api.BaseCommand.CLOSE_PRODUCER, close_producer=reply)
+
+
 def challenge() -> api.BaseCommand:
     """Return the command by which a broker requests the credential again."""
     return api.BaseCommand(type=api.BaseCommand.AUTH_CHALLENGE, authChallenge=api.CommandAuthChallenge())
@@ -106,6 +144,20 @@ def binary_broker() -> Iterator[BinaryBroker]:
         yield broker
         listening.shutdown(socket.SHUT_RDWR)
         thread.join(5)
+
+
+@contextmanager
+def owners_at(
+    broker: BinaryBroker,
+    clock: Clock | None = None,
+    credentials: ClientCredentials | None = None,
+    read_seconds: float = 0.5,
+) -> Iterator[TopicOwners]:
+    """Open the sidecar's own connections to a broker."""
+    credentials = credentials or ClientCredentials()
+    connections = BinaryConnections(credentials, TlsOptions(), clock or SystemClock(), 2, read_seconds)
+    with closing(connections):
+        yield TopicOwners(broker.url, connections)
 
 
 def _accept(listening: socket.socket, broker: BinaryBroker) -> None:

@@ -1,13 +1,13 @@
 """The helper consumer against a broker's binary port: what it sends, and what each failure means."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from pulsar_sidecar.adapters.pulsar_wire.acknowledger import ConsumerAcknowledger
-from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, BrokerAddress, TopicOwners
-from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions, parse_credentials
+from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BrokerAddress
+from pulsar_sidecar.identity.credentials import ClientCredentials, parse_credentials
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import (
     ConflictError,
@@ -28,30 +28,21 @@ from tests.fakes.binary_brokers import (
     binary_broker,
     challenge,
     closed_consumer,
+    owners_at,
     refusal,
     usual,
 )
-from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_messages import TOPIC, at
 
 SHARED = Subscription("my sub", SubscriptionType.SHARED)
-
-
-@pytest.fixture
-def broker() -> Iterator[BinaryBroker]:
-    with binary_broker() as running:
-        yield running
+KINDS = api.BaseCommand
+CLOCK = SystemClock()
 
 
 @contextmanager
 def acknowledger(broker: BinaryBroker, credentials: ClientCredentials | None = None) -> Iterator[ConsumerAcknowledger]:
-    clock = SystemClock()
-    connections = BinaryConnections(credentials or ClientCredentials(), TlsOptions(), clock, 2, 0.5)
-    helper = ConsumerAcknowledger(TopicOwners(broker.url, connections), clock)
-    try:
+    with owners_at(broker, credentials=credentials) as owners, closing(ConsumerAcknowledger(owners, CLOCK)) as helper:
         yield helper
-    finally:
-        helper.close()
 
 
 def acknowledge(
@@ -68,18 +59,13 @@ def acknowledge(
 def test_acknowledger_leaves_without_taking_a_permit(broker: BinaryBroker) -> None:
     with acknowledger(broker) as helper:
         acknowledge(helper, SHARED, [at(entry) for entry in range(4500)])
-        _check_visit(broker)
+        assert broker.acked == [(7, entry) for entry in range(4500)]
+        until(lambda: not broker.open and broker.kinds()[-1] == "CLOSE_CONSUMER", "the consumer has left")
+        kinds = ["CONNECT", "LOOKUP", "SUBSCRIBE", "ACK", "ACK", "ACK", "CLOSE_CONSUMER"]
+        assert broker.kinds() == kinds
         acknowledge(helper, SHARED, [at(1)])
     assert broker.connections == 1, "the connection is kept, the consumer is not"
     assert broker.kinds().count("LOOKUP") == 1
-
-
-def _check_visit(broker: BinaryBroker) -> None:
-    assert broker.acked == [(7, entry) for entry in range(4500)]
-    until(lambda: not broker.open and broker.kinds()[-1] == "CLOSE_CONSUMER", "the consumer has left")
-    assert broker.kinds() == [
-        "CONNECT", "LOOKUP", "SUBSCRIBE", "ACK", "ACK", "ACK", "CLOSE_CONSUMER"
-    ]  # fmt: skip
     joined = broker.seen[2].subscribe
     assert (joined.topic, joined.subscription, joined.subType) == (str(TOPIC), "my sub", api.CommandSubscribe.Shared)
     assert not joined.force_topic_creation
@@ -87,15 +73,7 @@ def _check_visit(broker: BinaryBroker) -> None:
 
 def test_the_log_is_written_once_the_consumer_is_in_and_before_anything_is_acknowledged(broker: BinaryBroker) -> None:
     seen: list[list[str]] = []
-    refused = [True]
-
-    def not_at_first(of: BinaryBroker, came: api.BaseCommand) -> Answers:
-        if came.type == api.BaseCommand.SUBSCRIBE and refused:
-            refused.clear()
-            return [refusal(came.subscribe.request_id, api.ServiceNotReady)]
-        return usual(of, came)
-
-    broker.answer = not_at_first
+    broker.on(KINDS.SUBSCRIBE, lambda came: [refusal(came.subscribe.request_id, api.ServiceNotReady)], times=1)
     with acknowledger(broker) as helper:
         acknowledge(helper, SHARED, [at(1)], lambda: seen.append(broker.kinds()))
     assert len(seen) == 1
@@ -135,12 +113,7 @@ def test_acknowledger_joins_key_shared_in_the_active_mode(broker: BinaryBroker) 
 def test_a_refused_join_acknowledges_and_logs_nothing(
     broker: BinaryBroker, error: int, kind: type[SidecarError]
 ) -> None:
-    def refuse(of: BinaryBroker, came: api.BaseCommand) -> Answers:
-        if came.type == api.BaseCommand.SUBSCRIBE:
-            return [refusal(came.subscribe.request_id, error)]
-        return usual(of, came)
-
-    broker.answer = refuse
+    broker.on(KINDS.SUBSCRIBE, lambda came: [refusal(came.subscribe.request_id, error)])
     written: list[str] = []
     with acknowledger(broker) as helper, pytest.raises(kind):
         acknowledge(helper, SHARED, [at(1)], lambda: written.append("log"))
@@ -162,20 +135,18 @@ def refused_receipt(consumer_id: int, request_id: int) -> api.BaseCommand:
 def test_a_failed_acknowledgement_leaves_the_outcome_open(
     broker: BinaryBroker, answer: Callable[[api.CommandAck], Answers]
 ) -> None:
-    broker.answer = lambda of, came: answer(came.ack) if came.type == api.BaseCommand.ACK else usual(of, came)
+    broker.on(KINDS.ACK, lambda came: answer(came.ack))
     with acknowledger(broker) as helper, pytest.raises(OutcomeUnknownError):
         acknowledge(helper, SHARED, [at(1)])
 
 
 def test_a_challenge_that_cannot_be_answered_leaves_the_outcome_open(broker: BinaryBroker, tmp_path: Path) -> None:
-    def challenged(of: BinaryBroker, came: api.BaseCommand) -> Answers:
-        if came.type != api.BaseCommand.ACK:
-            return usual(of, came)
+    def challenged(came: api.BaseCommand) -> Answers:
         token.unlink()
-        return [challenge(), *(usual(of, came) or [])]
+        return [challenge(), *(usual(broker, came) or [])]
 
     (token := tmp_path / "token").write_text("secret")
-    broker.answer = challenged
+    broker.on(KINDS.ACK, challenged)
     with acknowledger(broker, parse_credentials("token", token.as_uri())) as helper, pytest.raises(OutcomeUnknownError):
         acknowledge(helper, SHARED, [at(1)])
     assert broker.acked == [(7, 1)]
@@ -194,7 +165,7 @@ def test_messages_to_earlier_consumers_and_requests_do_not_count(broker: BinaryB
 
 
 def test_a_consumer_whose_leaving_is_not_confirmed_takes_its_connection_with_it(broker: BinaryBroker) -> None:
-    broker.answer = lambda of, came: [] if came.type == api.BaseCommand.CLOSE_CONSUMER else usual(of, came)
+    broker.on(KINDS.CLOSE_CONSUMER, lambda came: [])
     with acknowledger(broker) as helper:
         acknowledge(helper, SHARED, [at(1)])
         acknowledge(helper, SHARED, [at(2)])
@@ -203,32 +174,16 @@ def test_a_consumer_whose_leaving_is_not_confirmed_takes_its_connection_with_it(
 
 
 def test_dead_connection_is_replaced(broker: BinaryBroker) -> None:
-    broken = [True]
-
-    def once(of: BinaryBroker, came: api.BaseCommand) -> Answers:
-        if came.type == api.BaseCommand.SUBSCRIBE and broken:
-            broken.clear()
-            return None
-        return usual(of, came)
-
     with acknowledger(broker) as helper:
         acknowledge(helper, SHARED, [at(1)])
-        broker.answer = once
+        broker.on(KINDS.SUBSCRIBE, lambda came: None, times=1)
         acknowledge(helper, SHARED, [at(2)])
     assert broker.acked == [(7, 1), (7, 2)]
 
 
 def test_pings_and_challenges_are_answered_on_the_way(broker: BinaryBroker) -> None:
-    def chatty(of: BinaryBroker, came: api.BaseCommand) -> Answers:
-        extra = [
-            api.BaseCommand(type=api.BaseCommand.PING, ping=api.CommandPing()),
-            challenge(),
-            api.BaseCommand(type=api.BaseCommand.ACTIVE_CONSUMER_CHANGE),
-        ]
-        answers = usual(of, came)
-        return extra + answers if came.type == api.BaseCommand.SUBSCRIBE and answers is not None else answers
-
-    broker.answer = chatty
+    ping, change = KINDS(type=KINDS.PING, ping=api.CommandPing()), KINDS(type=KINDS.ACTIVE_CONSUMER_CHANGE)
+    broker.on(KINDS.SUBSCRIBE, lambda came: [ping, challenge(), change, *(usual(broker, came) or [])])
     credentials = parse_credentials("token", "token:secret")
     with acknowledger(broker, credentials) as helper:
         acknowledge(helper, SHARED, [at(1)])
@@ -241,11 +196,8 @@ def test_a_refused_handshake_and_a_closed_port(broker: BinaryBroker) -> None:
     broker.answer = lambda of, came: [refusal(0, api.AuthenticationError)]
     with acknowledger(broker) as helper, pytest.raises(NotAuthenticatedError):
         acknowledge(helper, SHARED, [at(1)])
-    clock = FakeClock()
-    connections = BinaryConnections(ClientCredentials(), TlsOptions(), clock)
-    unreachable = ConsumerAcknowledger(TopicOwners("pulsar://127.0.0.1:1", connections), clock)
-    with pytest.raises(TemporaryError):
-        acknowledge(unreachable, SHARED, [at(1)])
+    with acknowledger(BinaryBroker("pulsar://127.0.0.1:1")) as helper, pytest.raises(TemporaryError):
+        acknowledge(helper, SHARED, [at(1)])
 
 
 def test_an_owner_that_is_gone_is_looked_up_again(broker: BinaryBroker) -> None:

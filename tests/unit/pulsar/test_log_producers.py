@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar_wire.binary_connections import TopicOwners
 from pulsar_sidecar.adapters.pulsar_wire.encoding import KeyedBatch, keyed_batches
 from pulsar_sidecar.adapters.pulsar_wire.producers import LogProducers
-from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 
-from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, refusal, usual
+from tests.fakes.binary_brokers import Answers, BinaryBroker, closed_producer, owners_at, refusal, send_error, usual
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_messages import TOPIC
 
@@ -54,40 +53,22 @@ MANY: list[Record] = [(f"key {number}", b"x" * 100) for number in range(20_500)]
 
 
 class Log:
-    def __init__(self, broker: BinaryBroker) -> None:
-        self.broker = broker
-        self.clock = FakeClock()
-        self.connections = BinaryConnections(ClientCredentials(), TlsOptions(), self.clock, 2, 0.5)
-        self.producers = LogProducers(TopicOwners(broker.url, self.connections), self.clock, TOPIC)
-
-    def once(self, wanted: int, answer: Callable[[api.BaseCommand], Answers]) -> None:
-        """Answer the first command of a kind so, and the rest as usual."""
-        sent_back = []
-
-        def reply(of: BinaryBroker, came: api.BaseCommand) -> Answers:
-            if came.type == wanted and not sent_back:
-                sent_back.append(came)
-                return answer(came)
-            return usual(of, came)
-
-        self.broker.answer = reply
+    def __init__(self, broker: BinaryBroker, owners: TopicOwners, clock: FakeClock) -> None:
+        self.broker, self.clock = broker, clock
+        self.producers = LogProducers(owners, self.clock, TOPIC)
 
     @property
     def sent(self) -> list[tuple[int, int]]:
-        return [
-            (came.send.sequence_id, came.send.num_messages)
-            for came in self.broker.seen
-            if came.type == api.BaseCommand.SEND
-        ]
+        return [(came.send.sequence_id, came.send.num_messages) for came in self.broker.commands(api.BaseCommand.SEND)]
 
 
 @pytest.fixture
-def log() -> Iterator[Log]:
-    with binary_broker() as broker:
-        opened = Log(broker)
+def log(broker: BinaryBroker) -> Iterator[Log]:
+    clock = FakeClock()
+    with owners_at(broker, clock) as owners:
+        opened = Log(broker, owners, clock)
         yield opened
         opened.producers.close()
-        opened.connections.close()
 
 
 def test_records_are_stored_in_batches_by_a_producer_that_stays(log: Log) -> None:
@@ -106,51 +87,34 @@ def test_records_are_stored_in_batches_by_a_producer_that_stays(log: Log) -> Non
     [
         lambda came: None,
         lambda came: [],
-        lambda came: [
-            api.BaseCommand(
-                type=api.BaseCommand.CLOSE_PRODUCER,
-                close_producer=api.CommandCloseProducer(producer_id=came.send.producer_id, request_id=2**64 - 1),
-            )
-        ],
-        lambda came: [
-            api.BaseCommand(
-                type=api.BaseCommand.SEND_ERROR,
-                send_error=api.CommandSendError(
-                    producer_id=1, sequence_id=came.send.sequence_id, error=api.PersistenceError, message="no"
-                ),
-            )
-        ],
+        lambda came: [closed_producer(came)],
+        lambda came: [send_error(came, api.PersistenceError)],
     ],
     ids=["broken", "silent", "closed", "refused"],
 )
 def test_unconfirmed_records_are_resent_by_another_producer(
     log: Log, answer: Callable[[api.BaseCommand], Answers]
 ) -> None:
-    log.once(api.BaseCommand.SEND, answer)
+    log.broker.on(api.BaseCommand.SEND, answer, times=1)
     log.producers.publish([("a", b"1")])
     assert log.sent == [(0, 1), (0, 1)]
-    names = [came.producer.producer_name for came in log.broker.seen if came.type == api.BaseCommand.PRODUCER]
-    assert len(set(names)) == 2
+    opened = log.broker.commands(api.BaseCommand.PRODUCER)
+    assert len({came.producer.producer_name for came in opened}) == 2
     assert log.broker.kinds().count("LOOKUP") == 2, "the topic may have moved"
 
 
 def test_records_that_no_broker_takes_are_an_error_with_their_number(log: Log) -> None:
-    def refuse(of: BinaryBroker, came: api.BaseCommand) -> Answers:
-        if came.type == api.BaseCommand.PRODUCER:
-            return [refusal(came.producer.request_id, api.TopicNotFound)]
-        return usual(of, came)
-
-    log.broker.answer = refuse
+    log.broker.on(api.BaseCommand.PRODUCER, lambda came: [refusal(came.producer.request_id, api.TopicNotFound)])
     with pytest.raises(TemporaryError, match="2 of 2 records"):
         log.producers.publish([("a", b"1"), ("b", b"2")])
 
 
 def test_only_what_is_left_is_sent_again(log: Log) -> None:
-    def fail_late(of: BinaryBroker, came: api.BaseCommand) -> Answers:
-        first = of.kinds().count("PRODUCER") == 1
-        return None if came.type == api.BaseCommand.SEND and came.send.sequence_id == 10 and first else usual(of, came)
+    def fail_late(came: api.BaseCommand) -> Answers:
+        first = log.broker.kinds().count("PRODUCER") == 1
+        return None if came.send.sequence_id == 10 and first else usual(log.broker, came)
 
-    log.broker.answer = fail_late
+    log.broker.on(api.BaseCommand.SEND, fail_late)
     log.producers.publish(MANY)
     again = log.sent[log.sent.index((10, 1000)) + 1 :]
     assert sum(count for _, count in again) >= 10_500

@@ -8,15 +8,14 @@ from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar_rest.topic_stats import Compaction
 from pulsar_sidecar.adapters.pulsar_topics import cancellation_topic
 from pulsar_sidecar.adapters.pulsar_topics.cancellation_topic import PulsarCancellationTopic
-from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar_wire.binary_connections import TopicOwners
 from pulsar_sidecar.adapters.pulsar_wire.encoding import encode_message, keyed_batches
-from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 
-from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, last_message, refusal, usual
+from tests.fakes.binary_brokers import Answers, BinaryBroker, last_message, owners_at, refusal, usual
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_messages import TOPIC
 
@@ -66,12 +65,9 @@ class Compactions(BrokerTopicAdmin):
 class Log:
     """A broker that sends its entries at the first permits."""
 
-    def __init__(self, broker: BinaryBroker) -> None:
-        self.broker = broker
-        self.clock = FakeClock()
-        self.connections = BinaryConnections(ClientCredentials(), TlsOptions(), self.clock, 2, 2)
+    def __init__(self, broker: BinaryBroker, owners: TopicOwners, clock: FakeClock) -> None:
+        self.broker, self.clock = broker, clock
         self.compactions: list[Compaction | SidecarError] = [NEVER_COMPACTED]
-        owners = TopicOwners(broker.url, self.connections)
         self.reader = PulsarCancellationTopic(owners, Compactions(self), self.clock, TOPIC)
         self.entries: Sequence[bytes | api.BaseCommand] = []
         self.ends: list[tuple[int, int]] = []
@@ -107,22 +103,18 @@ class Log:
     def _is_over(self) -> bool:
         return self.read_when_caught_up is not None
 
-    def came(self, kind: int) -> list[api.BaseCommand]:
-        return [one for one in self.broker.seen if one.type == kind]
-
 
 @pytest.fixture
-def log() -> Iterator[Log]:
-    with binary_broker() as broker:
-        opened = Log(broker)
-        yield opened
-        opened.connections.close()
+def log(broker: BinaryBroker) -> Iterator[Log]:
+    clock = FakeClock()
+    with owners_at(broker, clock, read_seconds=2) as owners:
+        yield Log(broker, owners, clock)
 
 
 def test_empty_log_is_caught_up_immediately(log: Log) -> None:
     log.follow()
     assert log.read_when_caught_up == []
-    (joined,) = log.came(KINDS.SUBSCRIBE)
+    (joined,) = log.broker.commands(KINDS.SUBSCRIBE)
     assert (joined.subscribe.durable, joined.subscribe.read_compacted) == (False, True)
     assert not joined.subscribe.force_topic_creation
 
@@ -143,7 +135,7 @@ def test_entries_of_every_form_in_order(log: Log) -> None:
         ("a", b"1"), ("b", b"2"), ("a", None), ("c", b"3"), ("d", None), ("e", b"5")
     ]  # fmt: skip
     assert log.unreadable == 2
-    acked = [one.ack for one in log.came(KINDS.ACK)]
+    acked = [one.ack for one in log.broker.commands(KINDS.ACK)]
     assert {one.ack_type for one in acked} == {api.CommandAck.Cumulative}
 
 
@@ -152,7 +144,7 @@ def test_the_end_is_asked_again_when_compaction_took_the_last_message_away(log: 
     log.ends = [(5, 3), (5, 0)]
     log.follow()
     assert log.read_when_caught_up == [("a", b"1")]
-    assert len(log.came(KINDS.GET_LAST_MESSAGE_ID)) == 2
+    assert len(log.broker.commands(KINDS.GET_LAST_MESSAGE_ID)) == 2
 
 
 def test_a_slow_answer_about_the_end_is_awaited(log: Log) -> None:
@@ -187,7 +179,7 @@ def test_permits_are_given_back_for_what_compaction_left_out_too(log: Log) -> No
     log.entries = [compacted_batch(number, 4_999, "k", b"v") for number in range(3)]
     log.ends = [(5, 2)]
     log.follow()
-    assert [one.flow.messagePermits for one in log.came(KINDS.FLOW)] == [20_000, 10_000]
+    assert [one.flow.messagePermits for one in log.broker.commands(KINDS.FLOW)] == [20_000, 10_000]
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,26 @@ from pathlib import Path
 
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, BrokerAddress, TopicOwners
+from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BrokerAddress, TopicOwners
 from pulsar_sidecar.adapters.pulsar_wire.encoding import metadata_of
 from pulsar_sidecar.adapters.pulsar_wire.producers import BrokerRepublisher
-from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions, parse_credentials
+from pulsar_sidecar.identity.credentials import parse_credentials
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import BookieId
 from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
 from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 
-from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, challenge, refusal, usual
+from tests.fakes.binary_brokers import (
+    Answers,
+    BinaryBroker,
+    binary_broker,
+    challenge,
+    owners_at,
+    refusal,
+    send_error,
+    usual,
+)
 from tests.fakes.bookie_servers import FakeBookies, stored_entry
 from tests.fakes.bookkeeper import ledger_metadata_bytes
 from tests.fakes.clock import FakeClock
@@ -31,22 +40,14 @@ BOOKIES = (BookieId("a:3181"), BookieId("b:3181"))
 class Republishing:
     """A stored message, and a broker."""
 
-    def __init__(self, broker: BinaryBroker, credentials: ClientCredentials) -> None:
-        self.broker = broker
+    def __init__(self, broker: BinaryBroker, owners: TopicOwners) -> None:
+        self.broker, self.owners = broker, owners
         store, bookies, clock = FakeMetadataStore(), FakeBookies(), SystemClock()
         store.put(ledger_path(LEDGER), ledger_metadata_bytes(last_entry_id=0, ensemble=BOOKIES))
         entry = stored(message(deliver_at_time=77))
         for bookie in BOOKIES:
             bookies.held[bookie] = {at(0).entry_id: stored_entry(LEDGER, at(0).entry_id, entry)}
-        self.connections = BinaryConnections(credentials, TlsOptions(), clock, 2, 0.5)
-        self.owners = TopicOwners(broker.url, self.connections)
-        self.republisher = BrokerRepublisher(
-            store,
-            BookieEntries(bookies),
-            self.owners,
-            clock,
-            DEFAULT_LEDGERS_ROOT,
-        )
+        self.republisher = BrokerRepublisher(store, BookieEntries(bookies), owners, clock, DEFAULT_LEDGERS_ROOT)
 
     def republish(self) -> str:
         return self.republisher.republish(TOPIC, (at(0),), None, {"replaces": "7:0"})
@@ -67,11 +68,9 @@ def token(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def republishing(token: Path) -> Iterator[Republishing]:
-    with binary_broker() as broker:
-        opened = Republishing(broker, parse_credentials("token", token.as_uri()))
-        yield opened
-        opened.connections.close()
+def republishing(broker: BinaryBroker, token: Path) -> Iterator[Republishing]:
+    with owners_at(broker, credentials=parse_credentials("token", token.as_uri())) as owners:
+        yield Republishing(broker, owners)
 
 
 Reply = Callable[[api.BaseCommand], Answers]
@@ -87,12 +86,7 @@ def _break(came: api.BaseCommand) -> Answers:
 
 def _refuse(code: int) -> Reply:
     def refuse(came: api.BaseCommand) -> Answers:
-        if came.type == KIND.PRODUCER:
-            return [refusal(came.producer.request_id, code)]
-        error = api.CommandSendError(
-            producer_id=came.send.producer_id, sequence_id=0, error=api.ServerError.ValueType(code), message="no"
-        )
-        return [KIND(type=KIND.SEND_ERROR, send_error=error)]
+        return [refusal(came.producer.request_id, code) if came.type == KIND.PRODUCER else send_error(came, code)]
 
     return refuse
 
@@ -133,7 +127,7 @@ def test_an_owner_that_is_gone_is_looked_up_again(republishing: Republishing) ->
 def test_only_failures_before_sending_are_retryable(
     republishing: Republishing, kind: int, reply: Reply, error: type[SidecarError]
 ) -> None:
-    republishing.broker.answer = lambda of, came: reply(came) if came.type == kind else usual(of, came)
+    republishing.broker.on(kind, reply)
     with pytest.raises(SidecarError) as raised:
         republishing.republish()
     assert isinstance(raised.value, error), raised.value
@@ -143,12 +137,10 @@ def test_only_failures_before_sending_are_retryable(
 def test_a_challenge_that_cannot_be_answered_proves_nothing_about_a_copy_that_was_sent(
     republishing: Republishing, token: Path
 ) -> None:
-    def challenged(of: BinaryBroker, came: api.BaseCommand) -> Answers:
-        if came.type != KIND.SEND:
-            return usual(of, came)
+    def challenged(came: api.BaseCommand) -> Answers:
         token.unlink()
-        return [challenge(), *(usual(of, came) or [])]
+        return [challenge(), *(usual(republishing.broker, came) or [])]
 
-    republishing.broker.answer = challenged
+    republishing.broker.on(KIND.SEND, challenged)
     with pytest.raises(OutcomeUnknownError):
         republishing.republish()

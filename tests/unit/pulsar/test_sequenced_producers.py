@@ -1,17 +1,14 @@
 """The producer under exactly-once publishing, on the wire: ids, receipts, refusals, pings while no call comes."""
 
-import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 
 import pytest
 from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar_wire.sequenced_producers import BrokerSequencedProducers
 from pulsar_sidecar.features.publishing.messages import Batch, OutgoingMessage
 from pulsar_sidecar.features.publishing.ports import Receipt
-from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import (
     NotFoundError,
@@ -25,9 +22,18 @@ from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 
 from tests.cluster.patience import until
-from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, refusal, usual
+from tests.fakes.binary_brokers import (
+    Answers,
+    BinaryBroker,
+    closed_producer,
+    owners_at,
+    receipt,
+    refusal,
+    send_error,
+    usual,
+)
 from tests.fakes.delayed_messages import TOPIC
-from tests.fakes.http_servers import NO_CLIENTS, Answer, Arrived, HttpServer, http_server
+from tests.fakes.http_servers import NO_CLIENTS, Answer, HttpServer, http_server, json_answer
 
 KINDS = api.BaseCommand
 BATCH = Batch([OutgoingMessage(b"a", 5), OutgoingMessage(b"b", 7)], 5, 7)
@@ -42,48 +48,15 @@ class Cluster:
     web: HttpServer
     producers: BrokerSequencedProducers
 
-    def commands(self, kind: int) -> list[api.BaseCommand]:
-        return [came for came in self.broker.seen if came.type == kind]
-
-    def answers(self, kind: int, answer: Callable[[api.BaseCommand], Answers]) -> None:
-        self.broker.answer = lambda of, came: answer(came) if came.type == kind else usual(of, came)
-
-
-@contextmanager
-def running() -> Iterator[Cluster]:
-    clock = SystemClock()
-    with ExitStack() as stack:
-        broker = stack.enter_context(binary_broker())
-        web = stack.enter_context(http_server(lambda arrived: Answer(404)))
-        connections = stack.enter_context(closing(BinaryConnections(ClientCredentials(), TlsOptions(), clock, 2, 2)))
-        owners = TopicOwners(broker.url, connections)
-        rest = AdminRest([web.url])
-        producers = stack.enter_context(closing(BrokerSequencedProducers(owners, rest, clock)))
-        yield Cluster(broker, web, producers)
-
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with running() as one:
-        yield one
-
-
-def receipt(came: api.BaseCommand, entry_id: int, ledger_id: int = 3) -> api.BaseCommand:
-    position = api.MessageIdData(ledgerId=ledger_id, entryId=entry_id)
-    reply = api.CommandSendReceipt(
-        producer_id=came.send.producer_id, sequence_id=came.send.sequence_id, message_id=position
-    )
-    return KINDS(type=KINDS.SEND_RECEIPT, send_receipt=reply)
-
-
-def send_error(came: api.BaseCommand, error: int) -> api.BaseCommand:
-    reply = api.CommandSendError(
-        producer_id=came.send.producer_id,
-        sequence_id=came.send.sequence_id,
-        error=api.ServerError.ValueType(error),
-        message="for this test",
-    )
-    return KINDS(type=KINDS.SEND_ERROR, send_error=reply)
+def cluster(broker: BinaryBroker) -> Iterator[Cluster]:
+    with (
+        http_server(lambda arrived: Answer(404)) as web,
+        owners_at(broker, read_seconds=2) as owners,
+        closing(BrokerSequencedProducers(owners, AdminRest([web.url]), SystemClock())) as producers,
+    ):
+        yield Cluster(broker, web, producers)
 
 
 def opened_with(came: api.BaseCommand, name: str, last: int) -> api.BaseCommand:
@@ -109,10 +82,10 @@ def takes_small_messages(cluster: Cluster, send: Callable[[api.BaseCommand], Ans
 def test_an_opened_producer_knows_its_name_and_the_last_id_pushed(
     asked: str | None, name: str, cluster: Cluster
 ) -> None:
-    cluster.answers(KINDS.PRODUCER, lambda came: [opened_with(came, "given", 41)])
+    cluster.broker.on(KINDS.PRODUCER, lambda came: [opened_with(came, "given", 41)])
     producer = cluster.producers.open(TOPIC, asked)
     assert (producer.name, producer.last_sequence_id) == (name, 41)
-    (command,) = cluster.commands(KINDS.PRODUCER)
+    (command,) = cluster.broker.commands(KINDS.PRODUCER)
     assert command.producer.HasField("producer_name") == (asked is not None)
 
 
@@ -126,7 +99,7 @@ def test_an_opened_producer_knows_its_name_and_the_last_id_pushed(
     ],
 )
 def test_a_refused_producer_leaves_no_connection(error: int, kind: type[SidecarError], cluster: Cluster) -> None:
-    cluster.answers(KINDS.PRODUCER, lambda came: [refusal(came.producer.request_id, error)])
+    cluster.broker.on(KINDS.PRODUCER, lambda came: [refusal(came.producer.request_id, error)])
     with pytest.raises(kind, match="for this test"):
         cluster.producers.open(TOPIC, "mine")
 
@@ -134,25 +107,25 @@ def test_a_refused_producer_leaves_no_connection(error: int, kind: type[SidecarE
 def test_the_owner_is_looked_up_for_every_opening(cluster: Cluster) -> None:
     for _ in range(3):
         cluster.producers.open(TOPIC, "mine").close()
-    assert len(cluster.commands(KINDS.LOOKUP)) == 3
-    assert len(cluster.commands(KINDS.CLOSE_PRODUCER)) == 3
+    assert len(cluster.broker.commands(KINDS.LOOKUP)) == 3
+    assert len(cluster.broker.commands(KINDS.CLOSE_PRODUCER)) == 3
 
 
 # --- sending -------------------------------------------------------------------------------------------------------
 
 
 def test_a_batch_is_sent_with_both_ids_and_its_receipt_comes_back(cluster: Cluster) -> None:
-    cluster.answers(KINDS.SEND, lambda came: [receipt(came, 9)])
+    cluster.broker.on(KINDS.SEND, lambda came: [receipt(came, 3, 9)])
     producer = cluster.producers.open(TOPIC, "mine")
     producer.send(BATCH, 4)
     assert producer.receive(PATIENCE_SECONDS) == Receipt(5, Position(LedgerId(3), EntryId(9)))
-    (command,) = cluster.commands(KINDS.SEND)
+    (command,) = cluster.broker.commands(KINDS.SEND)
     assert (command.send.sequence_id, command.send.highest_sequence_id, command.send.num_messages) == (5, 7, 2)
     assert producer.receive(0) is None
 
 
 def test_a_duplicates_receipt_has_no_position(cluster: Cluster) -> None:
-    cluster.answers(KINDS.SEND, lambda came: [receipt(came, NOWHERE, NOWHERE)])
+    cluster.broker.on(KINDS.SEND, lambda came: [receipt(came, NOWHERE, NOWHERE)])
     producer = cluster.producers.open(TOPIC, "mine")
     producer.send(BATCH, 7)
     assert producer.receive(PATIENCE_SECONDS) == Receipt(5, None)
@@ -160,20 +133,22 @@ def test_a_duplicates_receipt_has_no_position(cluster: Cluster) -> None:
 
 def test_the_receipt_of_the_last_chunk_is_the_messages(cluster: Cluster) -> None:
     numbers = iter(range(100))
-    takes_small_messages(cluster, lambda came: [receipt(came, next(numbers))])
+    takes_small_messages(cluster, lambda came: [receipt(came, 3, next(numbers))])
     producer = cluster.producers.open(TOPIC, "mine")
     producer.send(LARGE, 4)
     assert producer.receive(PATIENCE_SECONDS) == Receipt(8, Position(LedgerId(3), EntryId(2)))
-    assert [(came.send.sequence_id, came.send.is_chunk) for came in cluster.commands(KINDS.SEND)] == [(8, True)] * 3
+    assert [(came.send.sequence_id, came.send.is_chunk) for came in cluster.broker.commands(KINDS.SEND)] == [
+        (8, True)
+    ] * 3
 
 
 def test_a_chunk_that_is_sent_to_be_refused_must_not_be_stored(cluster: Cluster) -> None:
-    takes_small_messages(cluster, lambda came: [receipt(came, 1)])
+    takes_small_messages(cluster, lambda came: [receipt(came, 3, 1)])
     producer = cluster.producers.open(TOPIC, "mine")
     producer.send(LARGE, 8)
     with pytest.raises(OutcomeUnknownError, match="that it had before"):
         producer.receive(PATIENCE_SECONDS)
-    assert len(cluster.commands(KINDS.SEND)) == 1
+    assert len(cluster.broker.commands(KINDS.SEND)) == 1
 
 
 @pytest.mark.parametrize(
@@ -188,7 +163,7 @@ def test_a_chunk_that_is_sent_to_be_refused_must_not_be_stored(cluster: Cluster)
 def test_a_refusal_ends_the_producer(
     answer: Callable[[api.BaseCommand], Answers], kind: type[SidecarError], text: str, cluster: Cluster
 ) -> None:
-    cluster.answers(KINDS.SEND, answer)
+    cluster.broker.on(KINDS.SEND, answer)
     producer = cluster.producers.open(TOPIC, "mine")
     producer.send(BATCH, 4)
     for _ in range(2):
@@ -201,8 +176,8 @@ def test_a_refusal_ends_the_producer(
 
 
 def test_receipts_out_of_order_are_an_error(cluster: Cluster) -> None:
-    cluster.answers(
-        KINDS.SEND, lambda came: [receipt(came, 1)] if came.send.sequence_id == LARGE.first_sequence_id else []
+    cluster.broker.on(
+        KINDS.SEND, lambda came: [receipt(came, 3, 1)] if came.send.sequence_id == LARGE.first_sequence_id else []
     )
     producer = cluster.producers.open(TOPIC, "mine")
     producer.send(BATCH, 4)
@@ -216,19 +191,16 @@ def test_receipts_out_of_order_are_an_error(cluster: Cluster) -> None:
 
 def test_pings_are_answered_while_the_program_does_something_else(cluster: Cluster) -> None:
     ping = KINDS(type=KINDS.PING, ping=api.CommandPing())
-    cluster.answers(KINDS.SEND, lambda came: [ping, receipt(came, 9)])
+    cluster.broker.on(KINDS.SEND, lambda came: [ping, receipt(came, 3, 9)])
     producer = cluster.producers.open(TOPIC, "mine")
     producer.send(BATCH, 4)
-    until(lambda: cluster.commands(KINDS.PONG), "the ping is answered")
+    until(lambda: cluster.broker.commands(KINDS.PONG), "the ping is answered")
     assert producer.receive(0) == Receipt(5, Position(LedgerId(3), EntryId(9)))
 
 
 def test_topic_moved_while_sending_is_noticed_at_the_next_call(cluster: Cluster) -> None:
     producer = cluster.producers.open(TOPIC, "mine")
-    closed = api.CommandCloseProducer(producer_id=1, request_id=NOWHERE)
-    cluster.answers(KINDS.SEND, lambda came: [KINDS(type=KINDS.CLOSE_PRODUCER, close_producer=closed)])
-    producer_id = cluster.commands(KINDS.PRODUCER)[0].producer.producer_id
-    closed.producer_id = producer_id
+    cluster.broker.on(KINDS.SEND, lambda came: [closed_producer(came)])
     producer.send(BATCH, 4)
     with pytest.raises(TemporaryError, match="moving"):
         producer.receive(PATIENCE_SECONDS)
@@ -238,12 +210,7 @@ def test_topic_moved_while_sending_is_noticed_at_the_next_call(cluster: Cluster)
 
 
 def answer_with(cluster: Cluster, status: int, document: object) -> None:
-    body = json.dumps(document).encode()
-
-    def answer(arrived: Arrived) -> Answer:
-        return Answer(status, body, {"Content-Type": "application/json"})
-
-    cluster.web.answer = answer
+    cluster.web.answer = lambda arrived: json_answer(document, status)
 
 
 def test_the_status_is_the_topics_own(cluster: Cluster) -> None:

@@ -1,16 +1,13 @@
 """Reading back what a producer has published, through a broker's binary port."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import pytest
 from pulsar_sidecar.adapters.pulsar_wire import topic_tails
-from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar_wire.encoding import encode_message
 from pulsar_sidecar.adapters.pulsar_wire.topic_tails import BrokerTopicTails
 from pulsar_sidecar.features.publishing.resume import StoredRecord, Tail
-from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
@@ -21,9 +18,9 @@ from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 from tests.fakes.binary_brokers import (
     Answers,
     BinaryBroker,
-    binary_broker,
     closed_consumer,
     last_message,
+    owners_at,
     refusal,
     usual,
 )
@@ -109,12 +106,6 @@ class Topic:
 
 
 @pytest.fixture
-def broker() -> Iterator[BinaryBroker]:
-    with binary_broker() as one:
-        yield one
-
-
-@pytest.fixture
 def topic(broker: BinaryBroker) -> Topic:
     return Topic(broker)
 
@@ -145,8 +136,7 @@ def statistics(topic: Topic) -> Statistics:
 @pytest.fixture
 def tails(broker: BinaryBroker, statistics: Statistics) -> Iterator[BrokerTopicTails]:
     clock = FakeClock()
-    with closing(BinaryConnections(ClientCredentials(), TlsOptions(), clock, read_seconds=2)) as connections:
-        owners = TopicOwners(broker.url, connections)
+    with owners_at(broker, clock, read_seconds=2) as owners:
         yield BrokerTopicTails(owners, statistics.internal_stats, statistics.stats, clock)
 
 
@@ -230,12 +220,7 @@ def test_a_reading_that_stops_before_the_end_is_an_error(topic: Topic, tails: Br
 
 
 def test_a_refusal_is_final(broker: BinaryBroker, tails: BrokerTopicTails) -> None:
-    def refuses(broker: BinaryBroker, came: api.BaseCommand) -> Answers:
-        if came.type == api.BaseCommand.SUBSCRIBE:
-            return [refusal(came.subscribe.request_id, api.TopicNotFound)]
-        return usual(broker, came)
-
-    broker.answer = refuses
+    broker.on(api.BaseCommand.SUBSCRIBE, lambda came: [refusal(came.subscribe.request_id, api.TopicNotFound)])
     with pytest.raises(NotFoundError):
         tails.last_position(TOPIC)
 
@@ -254,8 +239,7 @@ def test_a_long_reading_shows_how_far_it_has_come(
 ) -> None:
     topic.entries, statistics.end = [alone("mine", number) for number in range(100)], at(99)
     reports: list[tuple[str, int, int]] = []
-    with closing(BinaryConnections(ClientCredentials(), TlsOptions(), FakeClock(), read_seconds=2)) as connections:
-        owners = TopicOwners(broker.url, connections)
+    with owners_at(broker, FakeClock(), read_seconds=2) as owners:
         tails = BrokerTopicTails(
             owners, statistics.internal_stats, statistics.stats, SlowClock(), lambda *report: reports.append(report)
         )
