@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.metadata_store_servers import LoneZooKeeper, chroot, lone_etcd, lone_zookeeper
+from tests.contract.metadata_store_servers import LoneZooKeeper, chroot, empty_store, lone_etcd, lone_zookeeper
 from tests.contract.offload_storages import (
     AzureStorage,
     GcsStorage,
@@ -21,6 +21,13 @@ def etcd_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An etcd of the session, whose content each test removes."""
     with lone_etcd(tmp_path_factory.mktemp("etcd") / "members") as cluster:
         yield cluster.addresses().metadata_store_url
+
+
+@pytest.fixture(params=["fake", "zookeeper", "etcd"])
+def store_url(request: pytest.FixtureRequest) -> Iterator[str | None]:
+    """An empty store of each kind; None for the one in memory."""
+    with empty_store(request) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from kazoo.exceptions import NotEmptyError
 from pulsar_sidecar.adapters.etcd.etcd import EtcdMetadataStore
 from pulsar_sidecar.adapters.etcd.gateway import EtcdGateway, encoded
 from pulsar_sidecar.adapters.metadata_access import SessionOptions
+from pulsar_sidecar.adapters.metadata_stores import open_store
 from pulsar_sidecar.adapters.zookeeper.addressing import parse_metadata_store_url
 from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.zookeeper.zookeeper_changes import ZooKeeperChanges, ZooKeeperTopicChanges
@@ -41,22 +42,28 @@ class TwoSessions:
 
 
 @contextmanager
-def fake_sessions() -> Iterator[TwoSessions]:
-    store = FakeMetadataStore()
-    yield TwoSessions(store, store.other_session())
-
-
-@contextmanager
-def zookeeper_sessions(url: str) -> Iterator[TwoSessions]:
-    with chroot(url) as below, open_patiently(below) as store, open_patiently(below) as rival:
+def sessions_of(url: str | None) -> Iterator[TwoSessions]:
+    """Two clients of an empty store; None for the one in memory."""
+    if url is None:
+        fake = FakeMetadataStore()
+        yield TwoSessions(fake, fake.other_session())
+        return
+    with open_store(url, CLOCK, PATIENT) as store, open_store(url, CLOCK, PATIENT) as rival:
         yield TwoSessions(store, rival)
 
 
 @contextmanager
-def etcd_sessions(url: str) -> Iterator[TwoSessions]:
-    empty_etcd(url)
-    with EtcdMetadataStore(url, CLOCK, PATIENT) as store, EtcdMetadataStore(url, CLOCK, PATIENT) as rival:
-        yield TwoSessions(store, rival)
+def empty_store(request: pytest.FixtureRequest) -> Iterator[str | None]:
+    """The URL of an empty store of the kind that is the fixture's parameter; None for the one in memory."""
+    if request.param == "zookeeper":
+        with chroot(request.getfixturevalue("cluster").addresses.metadata_store_url) as url:
+            yield url
+    elif request.param == "etcd":
+        url = request.getfixturevalue("etcd_url")
+        empty_etcd(url)
+        yield url
+    else:
+        yield None
 
 
 def empty_etcd(url: str) -> None:

@@ -16,7 +16,7 @@ from pulsar_sidecar.model.errors import (
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import DeletionResult, Guard, GuardedDeletion, MetadataStore, NewNode, Node
 
-from tests.contract.metadata_store_servers import TwoSessions, etcd_sessions, fake_sessions, zookeeper_sessions
+from tests.contract.metadata_store_servers import TwoSessions, empty_etcd, sessions_of
 
 DELETED, GONE, CONFLICT = DeletionResult.DELETED, DeletionResult.GONE, DeletionResult.CONFLICT
 NOT_SENT = DeletionResult.NOT_SENT
@@ -24,18 +24,9 @@ V0, V1 = NodeVersion(0), NodeVersion(1)
 BAD_PATHS = ["", "a", "a/b", "/a/", "/a//b", "/./a", "/a/..", "/a\x00b", "/a\x1fb", "/a\ud800", "/\U0001f600", "//"]
 
 
-@pytest.fixture(params=["fake", "zookeeper", "etcd"])
-def sessions(request: pytest.FixtureRequest) -> Iterator[TwoSessions]:
-    if request.param == "fake":
-        with fake_sessions() as opened:
-            yield opened
-        return
-    if request.param == "etcd":
-        with etcd_sessions(request.getfixturevalue("etcd_url")) as opened:
-            yield opened
-        return
-    cluster = request.getfixturevalue("cluster")
-    with zookeeper_sessions(cluster.addresses.metadata_store_url) as opened:
+@pytest.fixture
+def sessions(store_url: str | None) -> Iterator[TwoSessions]:
+    with sessions_of(store_url) as opened:
         yield opened
 
 
@@ -343,7 +334,8 @@ def test_a_broken_guard_stops_exactly_the_deletions_that_name_it(sessions: TwoSe
 
 
 def test_a_node_made_again_at_the_version_that_was_read_is_kept(etcd_url: str) -> None:
-    with etcd_sessions(etcd_url) as sessions:
+    empty_etcd(etcd_url)
+    with sessions_of(etcd_url) as sessions:
         store = sessions.store
         read = [store.create(path, b"") for path in ("/ledger", "/owner", "/other")]
         guard = Guard("/owner", V0, read[1].modified_order)

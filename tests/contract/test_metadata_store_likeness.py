@@ -13,8 +13,7 @@ from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import Guard, GuardedDeletion, MetadataStore, Node
 
-from tests.cluster.running import ClusterUnderTest
-from tests.contract.metadata_store_servers import TwoSessions, etcd_sessions, zookeeper_sessions
+from tests.contract.metadata_store_servers import TwoSessions, empty_store, sessions_of
 from tests.fakes.metadata import FakeMetadataStore
 
 Step = Callable[[MetadataStore, str], object]
@@ -84,12 +83,7 @@ def answer(store: MetadataStore, root: str, step: Step) -> object:
 
 @pytest.fixture(scope="module", params=["zookeeper", "etcd"])
 def real(request: pytest.FixtureRequest) -> Iterator[TwoSessions]:
-    if request.param == "etcd":
-        with etcd_sessions(request.getfixturevalue("etcd_url")) as opened:
-            yield opened
-        return
-    cluster: ClusterUnderTest = request.getfixturevalue("cluster")
-    with zookeeper_sessions(cluster.addresses.metadata_store_url) as opened:
+    with empty_store(request) as url, sessions_of(url) as opened:
         yield opened
 
 

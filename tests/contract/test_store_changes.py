@@ -2,17 +2,12 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from pulsar_sidecar.adapters.etcd.etcd import EtcdMetadataStore
-from pulsar_sidecar.adapters.etcd.etcd_changes import EtcdChanges
-from pulsar_sidecar.adapters.etcd.etcd_walk import EtcdWholeStore
-from pulsar_sidecar.adapters.heard_changes import store_scope
-from pulsar_sidecar.adapters.zookeeper.whole_store import ZooKeeperWholeStore
-from pulsar_sidecar.adapters.zookeeper.zookeeper_changes import ZooKeeperChanges
+from pulsar_sidecar.adapters.metadata_stores import open_changes, open_store, open_whole_store
 from pulsar_sidecar.adapters.zookeeper.zookeeper_watches import CANARIES
 from pulsar_sidecar.features.ledger_deletion.watch.ports import (
     Changes,
@@ -27,7 +22,7 @@ from pulsar_sidecar.model.metadata import Guard, GuardedDeletion, MetadataStore
 from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.cluster.patience import PATIENCE_SECONDS
-from tests.contract.metadata_store_servers import CLOCK, PATIENT, chroot, empty_etcd, open_patiently
+from tests.contract.metadata_store_servers import CLOCK, PATIENT
 from tests.fakes.clock import FakeClock
 from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.watched_store import FakeStoreChanges, FakeWholeStore
@@ -54,47 +49,18 @@ class Watched:
         return self.changes.take(0)
 
 
-@contextmanager
-def fake_watched() -> Iterator[Watched]:
-    store = FakeMetadataStore()
-    rival = store.other_session()
-    yield Watched(store, FakeStoreChanges(rival, FakeClock()), FakeWholeStore(rival))
-
-
-@contextmanager
-def zookeeper_watched(server: str) -> Iterator[Watched]:
-    with (
-        chroot(server) as url,
-        open_patiently(url) as store,
-        closing(ZooKeeperChanges(url, CLOCK, ROOT, options=PATIENT)) as changes,
-    ):
-        yield Watched(store, changes, ZooKeeperWholeStore(url, CLOCK, ROOT))
-
-
-@contextmanager
-def etcd_watched(url: str) -> Iterator[Watched]:
-    empty_etcd(url)
-    scope = store_scope(ROOT)
-    with (
-        EtcdMetadataStore(url, CLOCK, PATIENT) as store,
-        closing(EtcdChanges(url, CLOCK, scope, PATIENT)) as changes,
-    ):
-        yield Watched(store, changes, EtcdWholeStore(url, CLOCK, ROOT))
-
-
-@pytest.fixture(params=["fake", "zookeeper", "etcd"])
-def unarmed(request: pytest.FixtureRequest) -> Iterator[Watched]:
-    if request.param == "fake":
-        with fake_watched() as watched:
-            yield watched
+@pytest.fixture
+def unarmed(store_url: str | None) -> Iterator[Watched]:
+    if store_url is None:
+        fake = FakeMetadataStore()
+        rival = fake.other_session()
+        yield Watched(fake, FakeStoreChanges(rival, FakeClock()), FakeWholeStore(rival))
         return
-    if request.param == "etcd":
-        with etcd_watched(request.getfixturevalue("etcd_url")) as watched:
-            yield watched
-        return
-    cluster = request.getfixturevalue("cluster")
-    with zookeeper_watched(cluster.addresses.metadata_store_url) as watched:
-        yield watched
+    with (
+        open_store(store_url, CLOCK, PATIENT) as store,
+        closing(open_changes(store_url, CLOCK, ROOT, PATIENT)) as changes,
+    ):
+        yield Watched(store, changes, open_whole_store(store_url, CLOCK, ROOT))
 
 
 @pytest.fixture

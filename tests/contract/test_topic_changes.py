@@ -4,15 +4,13 @@ import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
 import pytest
-from pulsar_sidecar.adapters.etcd.etcd import EtcdMetadataStore
-from pulsar_sidecar.adapters.etcd.etcd_changes import EtcdChanges
-from pulsar_sidecar.adapters.heard_changes import topic_scope
 from pulsar_sidecar.adapters.metadata_access import SessionOptions
+from pulsar_sidecar.adapters.metadata_stores import open_store, open_topic_changes
 from pulsar_sidecar.adapters.zookeeper.zookeeper_changes import ZooKeeperTopicChanges
 from pulsar_sidecar.features.ledger_deletion.watch.ports import ChangesLostError, TopicChanges
 from pulsar_sidecar.features.ledger_deletion.workflow.shadow_index import ShadowIndex
@@ -28,8 +26,6 @@ from tests.contract.metadata_store_servers import (
     PATIENT,
     LoneZooKeeper,
     arm_in_time,
-    chroot,
-    empty_etcd,
     expire,
     open_patiently,
     raw_client,
@@ -55,45 +51,17 @@ class Watched:
     changes: TopicChanges
 
 
-@contextmanager
-def fake_watched() -> Iterator[Watched]:
-    store = FakeMetadataStore()
-    yield Watched(store, FakeTopicChanges(store.other_session(), FakeClock()))
-
-
-@contextmanager
-def zookeeper_watched(server: str) -> Iterator[Watched]:
+@pytest.fixture
+def unarmed(store_url: str | None) -> Iterator[Watched]:
+    if store_url is None:
+        fake = FakeMetadataStore()
+        yield Watched(fake, FakeTopicChanges(fake.other_session(), FakeClock()))
+        return
     with (
-        chroot(server) as url,
-        open_patiently(url) as store,
-        closing(ZooKeeperTopicChanges(url, CLOCK, options=PATIENT)) as changes,
+        open_store(store_url, CLOCK, PATIENT) as store,
+        closing(open_topic_changes(store_url, CLOCK, PATIENT)) as changes,
     ):
         yield Watched(store, changes)
-
-
-@contextmanager
-def etcd_watched(url: str) -> Iterator[Watched]:
-    empty_etcd(url)
-    with (
-        EtcdMetadataStore(url, CLOCK, PATIENT) as store,
-        closing(EtcdChanges(url, CLOCK, topic_scope(), PATIENT)) as changes,
-    ):
-        yield Watched(store, changes)
-
-
-@pytest.fixture(params=["fake", "zookeeper", "etcd"])
-def unarmed(request: pytest.FixtureRequest) -> Iterator[Watched]:
-    if request.param == "fake":
-        with fake_watched() as watched:
-            yield watched
-        return
-    if request.param == "etcd":
-        with etcd_watched(request.getfixturevalue("etcd_url")) as watched:
-            yield watched
-        return
-    cluster = request.getfixturevalue("cluster")
-    with zookeeper_watched(cluster.addresses.metadata_store_url) as watched:
-        yield watched
 
 
 @pytest.fixture
