@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import pulsar
 import requests
@@ -16,7 +16,6 @@ from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
 from pulsar_sidecar.model.metadata import Node
 from pulsar_sidecar.model.names import CursorName, TopicName, parse_topic_name
 from pulsar_sidecar.ownership import paths
-from pulsar_sidecar.ownership.compaction import LedgerEntries
 from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ownership.references import (
     CursorReferences,
@@ -32,22 +31,9 @@ from tests.cluster.topics import unique
 from tests.fakes.bookkeeper import FakeLedgerEntries, ledger_metadata_bytes
 
 
-class Bookkeeping(Protocol):
-    """Ledgers with entries, and the port under test."""
-
-    @property
-    def entries(self) -> LedgerEntries: ...
-
-    def open_ledger(self, count: int) -> tuple[LedgerId, LedgerMetadata]:
-        """A ledger that is still written to, with ``count`` entries."""
-        ...
-
-    def closed_ledger(self, count: int) -> tuple[LedgerId, LedgerMetadata]:
-        """A closed ledger with ``count`` entries."""
-        ...
-
-
 class FakeBookkeeping:
+    """Ledgers with entries, still written to or closed, and the port under test."""
+
     def __init__(self) -> None:
         self.entries = FakeLedgerEntries()
         self._next_id = 0
@@ -153,3 +139,6 @@ class ClusterBookkeeping:
         path = paths.managed_ledger_path(topic.managed_ledger_name)
         ledger_id = next(iter(managed_ledger_references(self.node(path).data).ledgers))
         return ledger_id, self.metadata(ledger_id)
+
+
+Bookkeeping = FakeBookkeeping | ClusterBookkeeping

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from pulsar_sidecar.adapters.pulsar_client.clients import open_client
 from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest, topic_path
@@ -26,21 +25,10 @@ _PATIENCE_MS = 60_000
 _STEP_MS = 100
 
 
-class Subject(Protocol):
+@dataclass(frozen=True, slots=True)
+class Subject:
     """What a test of the topics needs: two sidecars' views of the same topics, and time."""
 
-    @property
-    def topics(self) -> DeletionTopics: ...
-
-    @property
-    def other_sidecar(self) -> DeletionTopics: ...
-
-    @property
-    def clock(self) -> Clock: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Subject:
     topics: DeletionTopics
     other_sidecar: DeletionTopics
     clock: Clock
@@ -79,7 +67,7 @@ def fake_subject() -> Iterator[Subject]:
     clock = FakeClock()
     topics = FakeDeletionTopics(clock, partitions=PARTITIONS, nack_delay_ms=POSTPONE_MS)
     topics.ensure()
-    yield _Subject(topics, topics, clock)
+    yield Subject(topics, topics, clock)
 
 
 @contextmanager
@@ -94,7 +82,7 @@ def cluster_subject(addresses: ClusterAddresses) -> Iterator[Subject]:
             mine, other = (PulsarDeletionTopics(client, rest, clock, consumer=settings) for client in clients)
             mine.ensure()
             _skip_everything(rest)
-            yield _Subject(mine, other, clock)
+            yield Subject(mine, other, clock)
         finally:
             for client in clients:
                 client.close()

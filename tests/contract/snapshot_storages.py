@@ -3,14 +3,12 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import count
-from typing import Protocol
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketSnapshots
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter, Replication
 from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperLedgerIds, ZooKeeperMetadataStore
-from pulsar_sidecar.features.delayed_index.ports import BucketSnapshotStorage
 from pulsar_sidecar.features.delayed_index.tracker.memory_storage import MemorySnapshotStorage
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import LedgerId
@@ -22,13 +20,6 @@ from pulsar_sidecar.ownership.paths import ledger_path
 from tests.cluster.running import ClusterUnderTest
 from tests.fakes.bookie_servers import FakeBookie
 from tests.fakes.metadata import FakeMetadataStore
-
-
-class SnapshotStorage(Protocol):
-    """The port under test."""
-
-    @property
-    def storage(self) -> BucketSnapshotStorage: ...
 
 
 class MemoryStorage:
@@ -56,6 +47,9 @@ class BookieStorage:
         node = self.store.read(ledger_path(ledger_id))
         assert node is not None
         return decode_ledger_metadata(node.data)
+
+
+SnapshotStorage = MemoryStorage | BookieStorage
 
 
 def fake_bookkeeper(stack: ExitStack) -> BookieStorage:

@@ -1,7 +1,6 @@
 """What brokers and stores show of acknowledgements, in memory and on a cluster."""
 
 from collections.abc import Iterator
-from typing import Protocol
 
 import pytest
 from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
@@ -9,7 +8,7 @@ from pulsar_sidecar.features.acknowledgements.ports import PausePolicies, Stored
 from pulsar_sidecar.features.acknowledgements.results import TopicPolicy
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
-from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.topic_stats import SubscriptionType
 
@@ -21,19 +20,6 @@ from tests.fakes.acknowledging_broker import FakeAcknowledgingBroker, FakeCursor
 from tests.fakes.positions import with_positions
 
 NOWHERE = parse_topic_name("persistent://public/default/nobody-made-this")
-
-
-class Subject(Protocol):
-    """One topic of ten entries, in a namespace of its own."""
-
-    subscriptions: SubscriptionStats
-    stored: StoredCursors
-    policies: PausePolicies
-    topic: TopicName
-
-    def acknowledge_odd(self) -> None: ...
-
-    def store(self) -> None: ...
 
 
 class FakeSubject:
@@ -74,6 +60,9 @@ class ClusterSubject:
     def store(self) -> None:
         # An orderly unload writes everything down.
         BrokerTopicAdmin(self._setup.rest).unload(self.topic)
+
+
+Subject = FakeSubject | ClusterSubject
 
 
 @pytest.fixture(scope="module")

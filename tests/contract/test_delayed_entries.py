@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Protocol
 
 import pulsar
 import pytest
@@ -18,7 +17,7 @@ from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.lookups import Absent
-from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT
 
 from tests.cluster.clients import PatientClient
@@ -28,22 +27,6 @@ from tests.fakes.delayed_messages import TOPIC, FakeCluster
 
 NEVER_WRITTEN = LedgerId(2**40)
 DELAY_MS = 3_600_000
-
-
-class Subject(Protocol):
-    """One topic with delayed messages."""
-
-    @property
-    def entries(self) -> DelayedEntries: ...
-
-    @property
-    def topic(self) -> TopicName: ...
-
-    def publish(self, count: int, key: str, properties: dict[str, str]) -> list[Position]: ...
-
-    def close_ledger(self) -> None: ...
-
-    def remove(self) -> None: ...
 
 
 class FakeSubject:
@@ -113,6 +96,9 @@ class ClusterSubject:
 
     def remove(self) -> None:
         BrokerTopicAdmin(self.cluster.rest).delete_topic(self.topic, partitioned=False, force=True)
+
+
+Subject = FakeSubject | ClusterSubject
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import pulsar
 import pytest
@@ -12,7 +12,6 @@ from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar_rest.live_owners import BrokerLiveOwners
 from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.features.ledger_deletion.ports import LiveOwners
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
@@ -28,19 +27,6 @@ from tests.fakes.deletion_topics import FakeLiveOwners
 
 _Answer = TypeVar("_Answer")
 SUBSCRIPTION = "a subscription/ü"
-
-
-class Subject(Protocol):
-    """Topics with one message and one subscription, and the brokers that load them."""
-
-    @property
-    def owners(self) -> LiveOwners: ...
-
-    def loaded_topic(self, local_name: str = "topic") -> TopicName: ...
-
-    def unload(self, topic: TopicName) -> None: ...
-
-    def break_the_owner(self, topic: TopicName) -> None: ...
 
 
 NAMED = "a subscription/ü"
@@ -126,6 +112,9 @@ class ClusterSubject:
             assert isinstance(document, dict)
             names.update(name for topics in document.values() for name in topics)
         return names
+
+
+Subject = FakeSubject | ClusterSubject
 
 
 def new_topic(local_name: str) -> TopicName:

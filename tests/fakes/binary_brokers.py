@@ -153,7 +153,6 @@ def owners_at(
     credentials: ClientCredentials | None = None,
     read_seconds: float = 0.5,
 ) -> Iterator[TopicOwners]:
-    """Open the sidecar's own connections to a broker."""
     credentials = credentials or ClientCredentials()
     connections = BinaryConnections(credentials, TlsOptions(), clock or SystemClock(), 2, read_seconds)
     with closing(connections):

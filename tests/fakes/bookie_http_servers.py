@@ -32,7 +32,6 @@ class BookieHttpServer:
 
 @contextmanager
 def bookie_http_server() -> Iterator[BookieHttpServer]:
-    """Run a bookie's HTTP server."""
     bookie = BookieHttpServer()
     with http_server(bookie.answer) as server:
         bookie.url = server.url

@@ -94,7 +94,6 @@ class FakeBookie:
         )
 
     def disconnect(self) -> None:
-        """Close all open connections."""
         while self._open:
             handler = self._open.pop()
             handler.request.shutdown(socket.SHUT_RDWR)

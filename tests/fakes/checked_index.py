@@ -26,7 +26,6 @@ FIRST, SECOND = 100, 101
 
 
 def tracker(factory: str = BUCKET_TRACKER_FACTORY, max_num_buckets: int = -1) -> BrokerTracker:
-    """Return a broker's configured tracker."""
     return BrokerTracker(factory, TrackerSettings(max_num_buckets=max_num_buckets))
 
 
@@ -84,7 +83,6 @@ class CheckedIndex:
         self.topic.cursor(SUBSCRIPTION, mark_delete)
 
     def trackers(self) -> Mapping[str, BrokerTracker]:
-        """See `BrokerTrackers`."""
         return self.brokers
 
     def stats(self, topic: TopicName) -> TopicStats:
@@ -95,7 +93,6 @@ class CheckedIndex:
         return self.clients
 
     def ports(self) -> CheckPorts:
-        """Return the ports of a check."""
         return CheckPorts(
             clock=self.clock,
             store=self.store,
@@ -152,6 +149,5 @@ class FakeDeletions:
 
 
 def repair_of(index: CheckedIndex, loaded: FakeLoaded, deletions: FakeDeletions) -> IndexRepair:
-    """Return the repair of an index."""
     pointers = BucketPointers(index.store, loaded, index.clock, DEFAULT_LEDGERS_ROOT)
     return IndexRepair(RepairPorts(index.ports(), loaded, pointers, deletions, index.stats, map))

@@ -51,7 +51,6 @@ class FakeStoredMessages:
     def put(
         self, position: tuple[int, int], producer: str, sequence_id: int, *, topic: TopicName = TOPIC, at_ms: int = 0
     ) -> None:
-        """Add a message."""
         place = Position(LedgerId(position[0]), EntryId(position[1]))
         self.put_other(ReplayedEntry(place, producer, sequence_id, at_ms, is_marker=producer == "marker"), topic)
 
@@ -59,7 +58,6 @@ class FakeStoredMessages:
         self._entries.setdefault(topic, []).append(entry)
 
     def delete(self, topic: TopicName = TOPIC) -> None:
-        """Delete the topic."""
         self._entries.pop(topic, None)
 
     def read(self, topic: TopicName, first: Position) -> Iterator[ReplayedEntry | UndecodableEntry | UnseenEntries]:
@@ -94,7 +92,6 @@ class DeduplicatedTopics:
         mark_delete: tuple[int, int] | None = None,
         sequences: Mapping[str, int] | None = None,
     ) -> None:
-        """Add ledgers of ten entries of 100 bytes, and a deduplication cursor if it has a position."""
         self.store.put(managed_ledger_path(topic.managed_ledger_name), managed_ledger_bytes(ledgers))
         if mark_delete is not None:
             self.cursor(DEDUPLICATION_CURSOR, mark_delete, sequences, topic)
@@ -106,6 +103,5 @@ class DeduplicatedTopics:
         sequences: Mapping[str, int] | None = None,
         topic: TopicName = TOPIC,
     ) -> None:
-        """Add a cursor whose node holds everything."""
         path = cursor_path(topic.managed_ledger_name, encode_cursor(name))
         self.store.put(path, cursor_bytes(mark_delete=mark_delete, sequences=sequences))

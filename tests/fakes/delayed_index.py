@@ -137,7 +137,6 @@ class IndexedTopic:
 def stored_indexes(
     store: FakeMetadataStore, entries: FakeBucketEntries, cursors: FakeCursorPositions | None = None
 ) -> StoredIndexes:
-    """Return the indexes stored in the fakes."""
     return StoredIndexes(store, entries, cursors or FakeCursorPositions(), "/ledgers")
 
 
@@ -181,7 +180,6 @@ class FakeTopicEntries(FakeLedgerLengths):
         self.asked: list[Position] = []
 
     def due(self, rows: Rows) -> None:
-        """Add delayed messages."""
         self.answers.update({(ledger, entry): EntryFacts(due, 0) for due, ledger, entry in rows})
 
     def read(
@@ -197,6 +195,5 @@ def index_service(
     cursors: FakeCursorPositions | None = None,
     trackers: FakeTrackers | None = None,
 ) -> DelayedIndexService:
-    """Return the feature's service over the fakes."""
     brokers = trackers or FakeTrackers()
     return DelayedIndexService(stored_indexes(store, entries, cursors), brokers, brokers, brokers.owner)

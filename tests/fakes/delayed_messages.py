@@ -287,7 +287,6 @@ class FakeCluster:
         self.records = list(self.compacted().items())
 
     def compacted(self) -> dict[str, bytes]:
-        """Return the log after compaction."""
         newest = dict(self.records)
         return {key: value for key, value in newest.items() if value is not None}
 

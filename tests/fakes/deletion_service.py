@@ -428,14 +428,12 @@ class FakeDeletionService:
         return self.missing
 
     def reset(self) -> None:
-        """Restore the initial state."""
         fresh = FakeDeletionService()
         for attribute in fields(self):
             setattr(self, attribute.name, getattr(fresh, attribute.name))
         self.watch.asked = self._asked
 
     def calls(self, name: str) -> list[object]:
-        """Return the arguments of every call of that name."""
         return [arguments for called, arguments in self.asked if called == name]
 
     def _asked(self, name: str, arguments: object) -> None:

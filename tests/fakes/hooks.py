@@ -40,7 +40,6 @@ class Hooks:
         self.before(call, raise_error, times=times)
 
     def forget(self) -> None:
-        """Drop all hooks that have not run."""
         with self._lock:
             self._hooks.clear()
 

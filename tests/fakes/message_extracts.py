@@ -165,7 +165,6 @@ def write_extract(
     rows_of_a_group: int = 4,
     groups_of_a_file: int = 2,
 ) -> Path:
-    """Write an extract as files."""
     unseen = unseen or {}
     tables = {"messages": messages_table(topics), "ledgers": ledgers_table(topics), "unseen": unseen_table(unseen)}
     files = []

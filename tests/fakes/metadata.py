@@ -130,7 +130,6 @@ class FakeMetadataStore:
             return self._node(path)
 
     def paths(self) -> list[str]:
-        """Return all nodes' paths, sorted."""
         with self._tree.lock:
             return sorted(self._tree.nodes)
 
@@ -315,7 +314,6 @@ class FakeMetadataStore:
             return self._tree.now_ms
 
     def close(self) -> None:
-        """End the session."""
         self.end_session()
 
     def __enter__(self) -> Self:

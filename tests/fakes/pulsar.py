@@ -298,7 +298,6 @@ class FakePulsar:
         return ids[:count]
 
     def load(self, topic: TopicName) -> None:
-        """Load the topic on a broker."""
         self.loaded.add(topic)
 
     def kill_broker(self) -> None:
@@ -307,7 +306,6 @@ class FakePulsar:
         self.die_at = None
 
     def context(self, ledger_id: int, *, deleted: bool) -> OffloadContext:
-        """Return the offload context of a ledger."""
         base = self.offloaded.context(uid_msb=ledger_id)
         return OffloadContext(
             base.uid_msb, base.uid_lsb, base.driver_name, base.driver_metadata, bookkeeper_deleted=deleted
@@ -330,23 +328,19 @@ class FakePulsar:
         self.remove_node(ledger_path(ledger_id))
 
     def remove_node(self, path: str) -> None:
-        """Remove a node if it exists."""
         if self.store.peek(path) is not None:
             self.store.remove(path)
 
     # --- inspection ----------------------------------------------------------------------------------------------
 
     def ledgers(self) -> set[LedgerId]:
-        """Return all existing ledgers."""
         found = (ledger_id_of_path(path) for path in self.store.paths())
         return {ledger_id for ledger_id in found if ledger_id is not None}
 
     def listed(self, topic: TopicName) -> list[LedgerId]:
-        """Return the topic's own list."""
         return self.listed_at(managed_ledger_path(topic.managed_ledger_name))
 
     def cursors(self, topic: TopicName) -> dict[CursorName, CursorReferences]:
-        """Return the topic's cursors from their nodes."""
         prefix = managed_ledger_path(topic.managed_ledger_name) + "/"
         paths = [path for path in self.store.paths() if path.startswith(prefix)]
         return {CursorName(path.removeprefix(prefix)): cursor_references(self._node(path).data) for path in paths}
@@ -386,7 +380,6 @@ class FakePulsar:
         return ids | (self.compacted(cursor) if parts[-1] == COMPACTION_CURSOR else frozenset())
 
     def view(self, topic: TopicName) -> TopicInternalStats:
-        """Return the internal stats of the topic's broker."""
         cursors = self.cursors(topic)
         compacted = self.compacted(cursors[COMPACTION_CURSOR]) if COMPACTION_CURSOR in cursors else frozenset()
         listed = self.listed(topic)

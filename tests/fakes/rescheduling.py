@@ -46,6 +46,5 @@ class Rescheduling:
 
 
 def only(done: RescheduleResult) -> tuple[CancellationStatus, Cause | None]:
-    """Return the only verdict."""
     (verdict,) = done.outcome.verdicts
     return verdict.proof, verdict.cause

@@ -67,7 +67,6 @@ class WalkableZooKeeper:
     handler: SequentialThreadingHandler = field(default_factory=SequentialThreadingHandler)
 
     def put(self, path: str, value: bytes = b"", **stat: Any) -> None:
-        """Create a node and its parents."""
         parent = path.rpartition("/")[0]
         if parent and parent not in self.nodes:
             self.put(parent)
@@ -75,14 +74,12 @@ class WalkableZooKeeper:
         self._names.setdefault(parent or "/", {})[path.rpartition("/")[2]] = None
 
     def remove(self, path: str) -> None:
-        """Remove a node with everything below it."""
         for gone in [known for known in self.nodes if known == path or known.startswith(f"{path}/")]:
             del self.nodes[gone]
             self._names.pop(gone, None)
         self._names[path.rpartition("/")[0] or "/"].pop(path.rpartition("/")[2], None)
 
     def walk(self, clock: Clock | None = None, **order: Any) -> ZooKeeperWalk:
-        """Return a walk over this server."""
         return _Walk(self, clock or FakeClock(), **order)
 
     def whole_store(self, ledgers_root: str = DEFAULT_LEDGERS_ROOT) -> ZooKeeperWholeStore:
@@ -90,7 +87,6 @@ class WalkableZooKeeper:
         return _WholeStore(self, ledgers_root)
 
     def children(self, path: str) -> list[str]:
-        """Return the names of a node's children."""
         return list(self._names.get(path, ()))
 
     # --- the part of kazoo's client that a walk uses ---------------------------------------------------------------

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.adapters.pulsar_wire.message_rows import MessageRows
 from pulsar_sidecar.features.duplicates.rows import WHOLE_BATCH, MessageKind, MessageRow, PayloadState
-from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import LedgerEntry
 from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
@@ -165,9 +164,3 @@ def test_few_chunked_messages_are_remembered() -> None:
     rows(chunk(0, 2, b"old", uuid="old"), decoder=decoder)
     rows(*(chunk(0, 2, b"", uuid=str(number)) for number in range(10_000)), decoder=decoder)
     assert rows(chunk(1, 2, b"", uuid="old"), decoder=decoder)[0].payload_state is INCOMPLETE
-
-
-@pytest.mark.parametrize("entry", [b"", b"no message", stored_message(b"", producer_name="p")[:9]])
-def test_invalid_message_is_an_error(entry: bytes) -> None:
-    with pytest.raises(UndecodableError):
-        row(entry)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BrokerAddress, TopicOwners
+from pulsar_sidecar.adapters.pulsar_wire.binary_connections import TopicOwners
 from pulsar_sidecar.adapters.pulsar_wire.encoding import metadata_of
 from pulsar_sidecar.adapters.pulsar_wire.producers import BrokerRepublisher
 from pulsar_sidecar.identity.credentials import parse_credentials
@@ -19,7 +19,6 @@ from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 from tests.fakes.binary_brokers import (
     Answers,
     BinaryBroker,
-    binary_broker,
     challenge,
     owners_at,
     refusal,
@@ -100,14 +99,6 @@ def test_all_chunks_of_a_copy_have_one_time_by_which_they_are_found_again(republ
     replace(republishing.republisher, _clock=TickingClock()).republish(TOPIC, (at(0), at(0)), None, {})
     first, second = (metadata_of(message)[0].publish_time for message in republishing.broker.messages)
     assert first == second
-
-
-def test_an_owner_that_is_gone_is_looked_up_again(republishing: Republishing) -> None:
-    with binary_broker() as gone:
-        republishing.owners._known[TOPIC] = BrokerAddress(gone.url)
-    with pytest.raises(TemporaryError):
-        republishing.republish()
-    assert republishing.republish().endswith(":-1")
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,6 @@ def test_only_infinite_retention_keeps_forever(
 def test_topic_without_policies_keeps_nothing(broker: HttpServer, admin: BrokerTopicAdmin) -> None:
     broker.answer = lambda _: Answer(200)
     assert admin.keeps_forever(TOPIC) is False
-    assert admin.shadow_topics(TOPIC) == []
 
 
 def test_the_changes_are_pulsars_own_calls(broker: HttpServer, admin: BrokerTopicAdmin) -> None:
@@ -79,12 +78,6 @@ def test_clients_and_replicators_are_distinguished(broker: HttpServer, admin: Br
         },
     )
     assert admin.clients(TOPIC) == ConnectedClients(consumers=3, producers=2, replicators=1)
-
-
-def test_a_list_of_shadows_must_be_one(broker: HttpServer, admin: BrokerTopicAdmin) -> None:
-    answer(broker, {"persistent://a/b/c": 1})
-    with pytest.raises(TemporaryError):
-        admin.shadow_topics(TOPIC)
 
 
 def test_only_a_brokers_own_404_means_that_it_cannot_be_loaded(broker: HttpServer, admin: BrokerTopicAdmin) -> None:

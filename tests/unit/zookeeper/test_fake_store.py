@@ -3,9 +3,9 @@
 import pytest
 from pulsar_sidecar.model.errors import ConflictError, OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.model.ids import NodeVersion
-from pulsar_sidecar.model.metadata import DeletionResult, GuardedDeletion, MetadataStore
+from pulsar_sidecar.model.metadata import DeletionResult, GuardedDeletion
 
-from tests.fakes.metadata import START_MS, FakeMetadataStore, Operation
+from tests.fakes.metadata import FakeMetadataStore
 
 V0 = NodeVersion(0)
 
@@ -13,11 +13,6 @@ V0 = NodeVersion(0)
 @pytest.fixture
 def store() -> FakeMetadataStore:
     return FakeMetadataStore()
-
-
-def test_fake_store_is_a_metadata_store(store: FakeMetadataStore) -> None:
-    port: MetadataStore = store
-    assert port.read("/") is not None
 
 
 def test_a_failure_comes_once_and_has_no_effect(store: FakeMetadataStore) -> None:
@@ -64,15 +59,6 @@ def test_a_lost_answer_proves_nothing_about_the_effect(store: FakeMetadataStore,
     assert (store.peek("/b") is not None) is applied
 
 
-def test_time_and_ages(store: FakeMetadataStore) -> None:
-    store.put("/old", created_ms=START_MS - 5_000)
-    store.advance_ms(1_000)
-    assert store.now_ms() == START_MS + 1_000
-    old = store.read("/old")
-    assert old is not None
-    assert store.now_ms() - old.created_ms == 6_000
-
-
 def test_an_ended_session_loses_its_ephemeral_nodes_only(store: FakeMetadataStore) -> None:
     other = store.other_session()
     store.create("/s/mine", b"", ephemeral=True)
@@ -81,18 +67,3 @@ def test_an_ended_session_loses_its_ephemeral_nodes_only(store: FakeMetadataStor
     store.end_session()
     assert store.children("/s") == ["theirs"]
     assert store.epoch == epoch + 1
-
-
-def test_the_journal_keeps_every_call(store: FakeMetadataStore) -> None:
-    store.fail_next("write", TemporaryError("away"))
-    store.read_many(["/a", "/b"])
-    with pytest.raises(TemporaryError):
-        store.write("/a", b"", V0)
-    store.put("/a")
-    assert store.journal == [Operation("read_many", ("/a", "/b")), Operation("write", ("/a",))]
-
-
-def test_removing_a_tree(store: FakeMetadataStore) -> None:
-    store.put("/a/b/c")
-    store.remove("/a")
-    assert store.paths() == ["/"]

@@ -344,8 +344,6 @@ class _Reading(_Exchange):
 
 
 class _Adding(_Exchange):
-    """Addition of some entries to one bookie."""
-
     def __init__(
         self, connection: socket.socket, ledger_id: LedgerId, entries: Sequence[tuple[EntryId, bytes]]
     ) -> None:

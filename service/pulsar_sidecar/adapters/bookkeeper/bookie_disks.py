@@ -181,7 +181,6 @@ def _compaction(settings: Mapping[str, Any], kind: str, usual: Compaction) -> Co
 
 
 def _is_true(answer: Mapping[str, Any], name: str) -> bool:
-    """Return the value of a boolean that bookies write as a string."""
     return str(answer.get(name)).lower() == "true"
 
 

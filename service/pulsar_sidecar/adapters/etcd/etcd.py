@@ -329,7 +329,6 @@ class EtcdMetadataStore:
             _LOG.info("the times of revisions were not kept: %s", error)
 
     def _transaction(self, what: str, operations: Sequence[Answer]) -> Sequence[Answer]:
-        """Return the answers to reads as of one moment."""
         if not operations:
             return []
         answer = self.gateway.reading(what, "kv/txn", {"success": operations})
@@ -376,7 +375,6 @@ class EtcdLedgerIds(SequentialLedgerIds):
 
 
 def _above(path: str) -> Iterator[str]:
-    """Yield a node's parents, without the root."""
     while path := path.rpartition("/")[0]:
         yield path
 

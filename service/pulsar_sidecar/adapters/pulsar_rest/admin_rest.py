@@ -90,6 +90,14 @@ def live_brokers(store: MetadataStore) -> list[Broker]:
     return [_broker(name, node) for name, node in zip(names, nodes, strict=True) if node is not None]
 
 
+def demand_brokers(store: MetadataStore) -> list[Broker]:
+    """Return `live_brokers`; raise `TemporaryError` if there is none."""
+    brokers = live_brokers(store)
+    if not brokers:
+        raise TemporaryError("no broker is registered in the metadata store; try again when one is up")
+    return brokers
+
+
 def _broker(name: str, node: Node) -> Broker:
     document = json_object(node.data, f"the registration of broker {name}")
     urls = (document.get("webServiceUrl"), document.get("webServiceUrlTls"))

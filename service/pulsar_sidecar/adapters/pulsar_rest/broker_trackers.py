@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import Replication
-from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest, live_brokers, topic_path
+from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest, demand_brokers, topic_path
 from pulsar_sidecar.adapters.pulsar_rest.broker_configuration import RuntimeConfiguration, broker_version
 from pulsar_sidecar.adapters.pulsar_rest.topic_stats import parse_stats
 from pulsar_sidecar.features.delayed_index.settings import BrokerTracker, TrackerSettings
@@ -27,13 +27,11 @@ class RestBrokerTrackers:
 
     def trackers(self) -> Mapping[str, BrokerTracker]:
         found = {}
-        for broker in live_brokers(self._store):
+        for broker in demand_brokers(self._store):
             urls = self._rest.reachable(broker.web_service_urls)
             if not urls:
                 raise TemporaryError(f"broker {broker.broker_id} has no address that the sidecar may use")
             found[broker.broker_id] = _tracker(RuntimeConfiguration.of(self._rest, urls[0]))
-        if not found:
-            raise TemporaryError("no broker is registered in the metadata store; try again when one is up")
         return found
 
     def configured(self, broker: str | None) -> BrokerTracker:

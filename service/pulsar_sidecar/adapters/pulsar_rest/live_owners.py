@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest, Broker, live_brokers, topic_path
+from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest, Broker, demand_brokers, live_brokers, topic_path
 from pulsar_sidecar.adapters.pulsar_rest.bundles import owned_bundles, owning_url, read_ownership
 from pulsar_sidecar.adapters.pulsar_rest.topic_stats import (
     parse_deduplication_status,
@@ -83,9 +83,7 @@ class BrokerLiveOwners:
 
     def busiest(self) -> BrokerUsage:
         """Implement `pins.ports.BrokerUsages`; every load manager answers, which not every one does for load-report."""
-        brokers = live_brokers(self._store)
-        if not brokers:
-            raise TemporaryError("no broker is registered in the metadata store; try again when one is up")
+        brokers = demand_brokers(self._store)
         usages = self._map_in_parallel(lambda each: usage_in(self.demand(each, _METRICS_PATH), each.broker_id), brokers)
         return max(usages, key=lambda usage: usage.percent)
 
@@ -119,12 +117,9 @@ class BrokerLiveOwners:
         return next((broker.web_service_urls[0] for broker, owns in owners if owns), None)
 
     def _loaded(self, wanted: frozenset[TopicName]) -> Mapping[TopicName, Broker]:
-        """Return the brokers of those topics that a broker has loaded."""
         if not wanted:
             return {}
-        brokers = live_brokers(self._store)
-        if not brokers:
-            raise TemporaryError("no broker is registered in the metadata store; try again when one is up")
+        brokers = demand_brokers(self._store)
         ownership = read_ownership(self._store, wanted)
         loaded = self._listing(ownership.owners_among(brokers), wanted)
         if loaded.keys() != wanted and (any(broker.extensible for broker in brokers) or ownership.changed(self._store)):

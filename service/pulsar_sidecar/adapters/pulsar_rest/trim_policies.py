@@ -107,7 +107,6 @@ class BrokerTrimPolicies:
 
 
 def _retention(document: object) -> Retention:
-    """Decode Pulsar's ``RetentionPolicies``."""
     found = document if isinstance(document, dict) else {}
     minutes, size_mb = found.get("retentionTimeInMinutes"), found.get("retentionSizeInMB")
     if not isinstance(minutes, int) or not isinstance(size_mb, int):

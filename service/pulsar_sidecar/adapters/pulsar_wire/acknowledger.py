@@ -68,8 +68,6 @@ class ConsumerAcknowledger:
 
 
 class _Consumer:
-    """A consumer from joining to leaving."""
-
     def __init__(
         self, connection: BinaryConnection, topic: TopicName, subscription: Subscription, clock: Clock
     ) -> None:

@@ -299,7 +299,6 @@ class IdlePool(ABC, Generic[_Key, _Kept]):
             each.close()
 
     def _take(self, key: _Key) -> _Kept | None:
-        """Take the object that was used last, None if there is none."""
         youngest = self._clock.monotonic_seconds() - _IDLE_SECONDS
         with self._lock:
             idle = self._idle[key]

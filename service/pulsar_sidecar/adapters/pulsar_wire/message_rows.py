@@ -80,8 +80,6 @@ class MessageRows:
 
 
 class _Chunked:
-    """Chunks of one message so far."""
-
     def __init__(self) -> None:
         self._digest = hashlib.blake2b(digest_size=_HASH_BYTES)
         self._next = 0

@@ -229,7 +229,6 @@ class PacketSize:
 
 
 def _kind(path: str) -> str:
-    """Return the first part of a path, such as ``ledgers``."""
     end = path.find("/", 1)
     return path if end < 0 else path[:end]
 

@@ -314,24 +314,20 @@ class _Found:
 
     @property
     def is_much(self) -> bool:
-        """True if there are enough nodes for a batch."""
         count = len(self._paths) + len(self.unread) + len(self.unreadable)
         return count >= _BATCH_NODES or self._total >= _BATCH_BYTES
 
     def begin(self, answer: bytes) -> None:
-        """Begin with a new answer, which holds the nodes that are added next."""
         self._answers.append(answer)
         self._base, self._total = self._total, self._total + len(answer)
 
     def add(self, paths: Sequence[str], nodes: Sequence[NodeAt]) -> None:
-        """Add nodes of the last answer."""
         base = self._base
         self._paths += paths
         self._starts += [base + node[0] for node in nodes]
         self._ends += [base + node[1] for node in nodes]
 
     def taken(self) -> WalkedNodes:
-        """Return all nodes, and begin anew."""
         places = (self._starts, self._ends)
         taken = WalkedNodes(self._paths, places, b"".join(self._answers), self.unreadable, self.unread)
         self.unread, self.unreadable = [], []

@@ -123,7 +123,6 @@ class SnapshotReader:
         self._read_trailer()
 
     def _read_over_head(self) -> None:
-        """Skip the header, sessions, and access control lists."""
         magic, version, _ = _HEADER.unpack(self._input.take(_HEADER.size))
         if magic != _MAGIC:
             raise DamagedSnapshotError("this is not a ZooKeeper snapshot: it does not begin with ZKSN; check the file")
@@ -234,12 +233,10 @@ class _CheckedInput:
             raise DamagedSnapshotError("the snapshot ends too early; it was cut off, take it again")
 
     def peek(self, count: int) -> bytes:
-        """Return the next ``count`` bytes without taking them."""
         self.require_bytes(count)
         return self.data[self.position : self.position + count]
 
     def take(self, count: int) -> bytes:
-        """Take the next ``count`` bytes."""
         taken = self.peek(count)
         self.position += count
         return taken
