@@ -1,16 +1,20 @@
 """Where an entry is looked for when bookies do not have it, and what is concluded."""
 
+from typing import cast
+
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.adapters.pulsar_wire.delayed_entries import BulkDelayedEntries
+from pulsar_sidecar.adapters.pulsar_wire.delayed_entries import BulkDelayedEntries, StoredDueTimes
 from pulsar_sidecar.adapters.pulsar_wire.encoding import entry_facts_in_headers
 from pulsar_sidecar.backlog.ports import Chunk, EntryAnswer, EntryFacts
+from pulsar_sidecar.features.delayed_index.stored import StoredIndexes
+from pulsar_sidecar.features.pins.facts import DueSpan
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.lookups import Absent, Unreadable
-from pulsar_sidecar.model.names import parse_topic_name
-from pulsar_sidecar.ownership.paths import ledger_path, managed_ledger_path
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path, managed_ledger_path
 from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.protobuf import MLDataFormats_pb2 as ml
 
@@ -18,6 +22,7 @@ from tests.fakes.admin_answers import FakeAdminRest
 from tests.fakes.bookie_servers import FakeBookies, stored_entry
 from tests.fakes.bookkeeper import ledger_metadata_bytes
 from tests.fakes.clock import FakeClock
+from tests.fakes.delayed_index import FakeBucketEntries, FakeCursorPositions, IndexedTopic
 from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.pulsar.test_message_metadata import message, stored
 
@@ -225,3 +230,48 @@ def test_headers_name_what_makes_a_message_special() -> None:
 def test_headers_that_brokers_do_not_send_are_an_error(headers: dict[str, str]) -> None:
     with pytest.raises(UndecodableError):
         entry_facts_in_headers(headers)
+
+
+# --- due times of cursors --------------------------------------------------------------------------------------------
+
+
+FIRST, SECOND, THIRD, FOURTH = (Position(LedgerId(1), EntryId(number)) for number in range(4))
+
+
+class FakeEntries:
+    """Answers for whole topics, or fails."""
+
+    def __init__(self, answers: dict[Position, EntryAnswer] | None) -> None:
+        self.answers = answers
+
+    def read(self, topic: TopicName, positions: list[Position]) -> dict[Position, EntryAnswer]:
+        if self.answers is None:
+            raise TemporaryError("no bookie answered")
+        return {position: self.answers[position] for position in positions}
+
+
+def dues(answers: dict[Position, EntryAnswer] | None, indexes: StoredIndexes | None = None) -> StoredDueTimes:
+    return StoredDueTimes(cast("BulkDelayedEntries", FakeEntries(answers)), cast("StoredIndexes", indexes))
+
+
+def test_only_delayed_messages_that_were_read_have_due_times() -> None:
+    answers: dict[Position, EntryAnswer] = {
+        FIRST: EntryFacts(5_000, 1), SECOND: EntryFacts(None, 1), THIRD: Absent(), FOURTH: Unreadable("lost"),
+    }  # fmt: skip
+    assert dues(answers).first_due_ms(TOPIC, [FIRST, SECOND, THIRD, FOURTH]) == {FIRST: 5_000}
+    assert dues(None).first_due_ms(TOPIC, [FIRST]) == {}
+    assert dues(None).first_due_ms(TOPIC, []) == {}
+
+
+def test_each_segment_of_a_bucket_is_a_span() -> None:
+    store, entries = FakeMetadataStore(), FakeBucketEntries()
+    topic = IndexedTopic(store, entries)
+    topic.ledgers(1, 2, 3)
+    topic.seal("s", 20, 1, 2, [(5_000, 1, 0), (6_000, 2, 0)], [(9_000, 2, 1)])
+    topic.cursor("s")
+    indexes = StoredIndexes(store, entries, FakeCursorPositions(), DEFAULT_LEDGERS_ROOT)
+    first, second = LedgerId(1), LedgerId(2)
+    spans = (DueSpan(frozenset({first, second}), 6_000), DueSpan(frozenset({second}), 9_000))
+    assert dues(None, indexes).spans(TOPIC) == {LedgerId(20): spans}
+    store.fail_next("children", TemporaryError("ZooKeeper does not answer"))
+    assert dues(None, indexes).spans(TOPIC) == {}

@@ -9,9 +9,9 @@ import pulsar
 import pytest
 from pulsar_sidecar.adapters.pulsar_client.clients import handle_of, java_message_id
 from pulsar_sidecar.adapters.pulsar_client.publisher import Receipts
-from pulsar_sidecar.adapters.pulsar_topics.pending_consumer import FinishedMessages, due_ms, is_early
+from pulsar_sidecar.adapters.pulsar_topics.pending_consumer import BatchReceiver, FinishedMessages, due_ms, is_early
 from pulsar_sidecar.features.ledger_deletion.ports import Delivery, PublishResult
-from pulsar_sidecar.model.errors import PermanentError
+from pulsar_sidecar.model.errors import PermanentError, TemporaryError
 
 
 def message_id(ledger: int, entry: int, partition: int = -1, batch_index: int = -1) -> _pulsar.MessageId:
@@ -108,3 +108,48 @@ def test_a_retry_that_comes_long_before_it_is_due_is_early(delay_ms: str, early:
 
 def test_a_publish_time_to_come_holds_nothing_back() -> None:
     assert not is_early(delivery({"DELAY_TIME": "60000"}, 3_600_000), now_ms=2000)
+
+
+# --- receiving -------------------------------------------------------------------------------------------------------
+
+
+class Batches:
+    """A client whose batch is ready when its turn has come."""
+
+    def __init__(self) -> None:
+        self.ready = threading.Event()
+        self.ready.set()
+        self.error: Exception | None = None
+
+    def batch_receive(self) -> list:
+        self.ready.wait(10)
+        if self.error is not None:
+            raise self.error
+        return ["a batch"]
+
+
+def test_a_batch_is_handed_on() -> None:
+    receiver = BatchReceiver(Batches(), timeout_ms=100)
+    assert receiver.receive() == ["a batch"]
+    assert receiver.receive() == ["a batch"]
+    receiver.close()
+
+
+def test_the_clients_own_error_is_handed_on() -> None:
+    batches = Batches()
+    batches.error = RuntimeError("AlreadyClosed")
+    receiver = BatchReceiver(batches, timeout_ms=100)
+    with pytest.raises(RuntimeError, match="AlreadyClosed"):
+        receiver.receive()
+    receiver.close()
+
+
+def test_a_client_that_does_not_answer_is_given_up() -> None:
+    # Its timer goes by the wall clock: set back by an hour, it once made a sidecar wait for an hour.
+    batches = Batches()
+    batches.ready.clear()
+    receiver = BatchReceiver(batches, timeout_ms=20, grace_seconds=0.02)
+    with pytest.raises(TemporaryError, match="was the clock set back"):
+        receiver.receive()
+    receiver.close()
+    batches.ready.set()

@@ -6,6 +6,8 @@ from collections.abc import Callable
 import _pulsar
 import pulsar
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pulsar_sidecar.adapters.pulsar_client.clients import SEQUENCE_ID
 from pulsar_sidecar.adapters.pulsar_client.publisher import PublisherSettings, TopicPublisher, check_ids, partition_of
 from pulsar_sidecar.features.ledger_deletion.ports import OutgoingMessage, PublishResult
@@ -250,3 +252,15 @@ def test_ids_that_make_no_sequence(ids: list[int | None]) -> None:
 def test_ids_may_have_gaps() -> None:
     for messages in (numbered(3, 7, 2**62), plain(b"x"), []):
         check_ids(messages)
+
+
+# --- partitions ------------------------------------------------------------------------------------------------------
+
+
+@given(st.text(min_size=1), st.integers(1, 64))
+def test_a_key_has_one_partition_of_those_there_are(key: str, partitions: int) -> None:
+    assert 0 <= partition_of(key, partitions) < partitions
+
+
+def test_without_a_key_everything_goes_to_the_first() -> None:
+    assert partition_of(None, 4) == partition_of("", 4) == 0
