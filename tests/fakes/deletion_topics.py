@@ -45,12 +45,10 @@ class FakeDeletionTopics:
     first outcomes that a quick reading misses.
     """
 
-    def __init__(
-        self, clock: Clock, *, partitions: int = 4, max_messages: int = 500, nack_delay_ms: int = 1000
-    ) -> None:
+    def __init__(self, clock: Clock, *, partitions: int = 4, nack_delay_ms: int = 1000) -> None:
         self.hooks = Hooks()
         self.clock = clock
-        self.max_messages = max_messages
+        self.max_messages = 500
         self.nack_delay_ms = nack_delay_ms
         self.ensured = False
         self.hindrances: list[str] = []

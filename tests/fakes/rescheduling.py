@@ -14,15 +14,15 @@ NEW_MS = 60_000
 class Rescheduling:
     """A topic with a few messages, and two sidecars."""
 
-    def __init__(self, messages: int = 2) -> None:
+    def __init__(self) -> None:
         self.cluster = FakeCluster()
         self.subscription: FakeSubscription = self.cluster.subscribe()
-        self.cluster.publish(messages, DUE_MS)
+        self.cluster.publish(2, DUE_MS)
         self.begin_ms = self.cluster.clock.now_ms()
         self.sidecar, self.other = FakeSidecar(self.cluster), FakeSidecar(self.cluster)
 
-    def expedite(self, entry: int = 0, sidecar: FakeSidecar | None = None) -> RescheduleResult:
-        return self._reschedule(entry, None, sidecar)
+    def expedite(self, entry: int = 0) -> RescheduleResult:
+        return self._reschedule(entry, None, None)
 
     def reschedule(self, entry: int = 0, sidecar: FakeSidecar | None = None, in_ms: int = NEW_MS) -> RescheduleResult:
         return self._reschedule(entry, self.begin_ms + in_ms, sidecar)
