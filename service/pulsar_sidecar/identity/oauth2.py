@@ -126,7 +126,6 @@ class OAuth2Tokens:
 
 
 def _client(private_key: str) -> tuple[str, str]:
-    """Return the client's id and secret; `NotAuthenticatedError` if the key cannot be read."""
     try:
         document = json.loads(_bytes_of(private_key))
     except (OSError, ValueError, binascii.Error) as error:

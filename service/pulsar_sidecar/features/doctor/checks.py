@@ -154,7 +154,6 @@ def _refuses(error: SidecarError) -> bool:
 
 
 def _settings(brokers: BrokersFacts) -> Mapping[str, Mapping[str, object]]:
-    """Return the configuration of each broker that reported it."""
     if isinstance(brokers.registered, SidecarError):
         return {}
     return {

@@ -112,7 +112,6 @@ def _pins(
     ledgers: _Ledgers,
     read: BookieFigures | Unreadable,
 ) -> BookiePins:
-    """Return a bookie without owners."""
     there, state = ledgers.on(bookie), states.get(bookie, BookieState.DOWN)
     figures, problem = (None, read.reason) if isinstance(read, Unreadable) else (read, None)
     return BookiePins(

@@ -182,7 +182,6 @@ def _cause(cursor: CursorFacts, acknowledged: PositionRanges, now_ms: int) -> Pi
 
 
 def _replicating(holder: str, facts: TopicFacts) -> str:
-    """Return the state of a replicator in words."""
     cluster = remote_cluster(holder)
     if isinstance(facts.replicated_to, Unreadable):
         return f"replicates to {cluster}, if the topic's clusters still name it: {facts.replicated_to.reason}"
@@ -352,7 +351,6 @@ def _among(pin: Pin, others: Sequence[Pin], ledgers: Mapping[LedgerId, LedgerFac
 
 
 def _alone(pin: Pin, ledgers: Mapping[LedgerId, LedgerFacts]) -> Pin:
-    """Measure a pin whose ledgers nothing else holds."""
     return _among(pin, (), ledgers)
 
 

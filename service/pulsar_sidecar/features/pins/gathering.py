@@ -112,8 +112,6 @@ class _AskedOnce:
 
 
 class _Topic:
-    """Gathering of one topic's facts."""
-
     def __init__(self, sources: Sources, topic: TopicName, node: Node, view: TopicInternalStats | None) -> None:
         self._sources, self._topic, self._view = sources, topic, view
         self._now_ms = sources.clock.now_ms()

@@ -233,7 +233,6 @@ def _all_ledgers(facts: Sequence[TopicFacts]) -> Iterator[LedgerFacts]:
 
 
 def _component(claim: Claim, ids: Iterable[LedgerId]) -> str:
-    """Return the options by which ``topics delete-ledger`` names the ledger."""
     ledgers = "".join(f" -l {ledger_id}" for ledger_id in ids)
     match claim:
         case DataClaim():

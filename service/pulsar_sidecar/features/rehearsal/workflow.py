@@ -58,7 +58,6 @@ class Rehearsals:
         return rehearsal_of(contents, looks, deletions, self.lookups.assumptions(), as_of_ms, bounds.rows)
 
     def _look(self, broker: str, topic: TopicName) -> Look:
-        """Look at one topic; each look-up may fail by itself."""
         failures: list[str] = []
 
         def attempt(what: str, ask: Callable[[], _Found]) -> _Found | None:

@@ -58,7 +58,6 @@ _NAMESPACES = _Level(
 
 
 def _add(level: _Level, policy: str, route: str, *, get_help: str, set_help: str, remove_help: str) -> None:
-    """Add the three commands of a policy on a level."""
     argument, path_of, is_interval = level.argument, level.path_of, policy.endswith("interval")
 
     def get_of_topic(ctx: Context, place: str = argument, applied: _Applied = False) -> None:

@@ -69,23 +69,15 @@ def outcome_of(first: SendAnswer, second: SendAnswer) -> tuple[CheckOutcome, str
             return CheckOutcome.UNKNOWN, f"the broker did not decide about the second message: {second.reason}"
 
 
+@dataclass(frozen=True, slots=True)
 class DeduplicationChecks:
-    """Checks of brokers' deduplication."""
+    """Checks of brokers' deduplication; ``new_id`` returns a text that no sidecar has used before."""
 
-    def __init__(
-        self,
-        topics: CanaryTopics,
-        sender: DuplicateSender,
-        policies: Policies,
-        running: RunningDeduplication,
-        new_id: Callable[[], str],
-    ) -> None:
-        """``new_id`` returns a text that it has never returned before, on any sidecar."""
-        self._topics = topics
-        self._sender = sender
-        self._policies = policies
-        self._running = running
-        self._new_id = new_id
+    topics: CanaryTopics
+    sender: DuplicateSender
+    policies: Policies
+    running: RunningDeduplication
+    new_id: Callable[[], str]
 
     def check(self, namespace: str) -> DeduplicationCheck:
         """Publish twice under one sequence id to a new topic of the namespace, and delete the topic.
@@ -97,10 +89,10 @@ class DeduplicationChecks:
             SidecarError: the topic could not be created or published to; the text names it if it is left behind.
         """
         tenant, _, portion = namespace.partition("/")
-        topic = TopicName(TopicDomain.PERSISTENT, tenant, None, portion, f"{CANARY_PREFIX}{self._new_id()}")
+        topic = TopicName(TopicDomain.PERSISTENT, tenant, None, portion, f"{CANARY_PREFIX}{self.new_id()}")
         if topic.is_system_topic:
             raise InvalidInputError(f"every topic in {namespace} is a system topic, which brokers never deduplicate")
-        policy = self._policies.of_namespace(DeduplicationPolicy.ENABLED, namespace)
+        policy = self.policies.of_namespace(DeduplicationPolicy.ENABLED, namespace)
         try:
             published = self._published(topic)
         except SidecarError as error:
@@ -130,15 +122,14 @@ class DeduplicationChecks:
 
     def _published(self, topic: TopicName) -> tuple[SendAnswer, SendAnswer, str | None] | None:
         """Return both answers and the topic's status, or None if there is a topic of this name already."""
-        if not self._topics.create(topic):
+        if not self.topics.create(topic):
             return None
-        first, second = self._sender.send_all(topic, topic.local_name, [0, 0])
-        return first, second, self._running.statuses([topic], 1).get(topic)
+        first, second = self.sender.send_all(topic, topic.local_name, [0, 0])
+        return first, second, self.running.statuses([topic], 1).get(topic)
 
     def _deleted(self, topic: TopicName) -> str | None:
-        """Delete the check's topic, and return the reason if it is left behind."""
         try:
-            self._topics.delete_topic(topic, partitioned=False, force=True)
+            self.topics.delete_topic(topic, partitioned=False, force=True)
         except NotFoundError:
             return None
         except SidecarError as error:

@@ -5,6 +5,7 @@ policies, and for the statuses of the topics that it shows; it loads no topic.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -27,13 +28,13 @@ MOST_SHOWN: Final = 10
 _MOST_ASKED: Final = 100
 
 
+@dataclass(frozen=True, slots=True)
 class DeduplicationHealth:
     """Stuck cursors and slow topic loads; each call asks brokers anew for their policies. Thread-safe."""
 
-    def __init__(self, stored: StoredDeduplications, policies: Policies, running: RunningDeduplication) -> None:
-        self._stored = stored
-        self._policies = policies
-        self._running = running
+    stored: StoredDeduplications
+    policies: Policies
+    running: RunningDeduplication
 
     def stuck(self, namespace: str | None, limits: LagLimits, most: int) -> StuckReport:
         """Return the stuck cursors of a namespace, or of all namespaces.
@@ -42,17 +43,17 @@ class DeduplicationHealth:
             NotFoundError: there is no such namespace.
             TemporaryError: the metadata store, or any broker, could not be asked.
         """
-        search = StuckCursors(self._stored, BrokerDeduplicationSettings(self._policies), self._running)
+        search = StuckCursors(self.stored, BrokerDeduplicationSettings(self.policies), self.running)
         return search.find(self._places(namespace), limits, most)
 
     def slowest_loads(self, namespace: str | None) -> LoadForecasts:
         """Return the slowest topic loads of a namespace, or of all; raises as `stuck`."""
         places = self._places(namespace)
-        settings = BrokerDeduplicationSettings(self._policies)
+        settings = BrokerDeduplicationSettings(self.policies)
         topics, cursors = 0, 0
         costs: list[tuple[float, StoredDeduplication]] = []
         unreadable: list[str] = []
-        for place, stored in self._stored.read(places):
+        for place, stored in self.stored.read(places):
             topics += 1
             if isinstance(stored, StoredDeduplication) and isinstance(stored.snapshot, Absent):
                 continue
@@ -70,7 +71,7 @@ class DeduplicationHealth:
         return LoadForecasts(topics, cursors, timeout_seconds, tuple(slowest), tuple(unreadable), ASSUMPTION)
 
     def _places(self, namespace: str | None) -> Iterator[TopicName]:
-        topics = self._stored.topics
+        topics = self.stored.topics
         return topics.all_places() if namespace is None else topics.places_below(namespace)
 
 

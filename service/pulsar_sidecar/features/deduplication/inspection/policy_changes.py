@@ -5,6 +5,7 @@ moments, on an unloaded one when that is loaded, and on a system topic never.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from pulsar_sidecar.features.deduplication.policies import BrokerDeduplication, DeduplicationPolicy
@@ -58,22 +59,22 @@ class RunningDeduplication(Protocol):
         """Return ``deduplicationStatus`` of the first ``most`` of the loaded topics; loads none."""
 
 
+@dataclass(frozen=True, slots=True)
 class PolicyChanges:
     """Reads and changes of the policies."""
 
-    def __init__(self, policies: Policies, running: RunningDeduplication, topics: StoredTopics, clock: Clock) -> None:
-        self._policies = policies
-        self._running = running
-        self._topics = topics
-        self._clock = clock
+    policies: Policies
+    running: RunningDeduplication
+    topics: StoredTopics
+    clock: Clock
 
     def of_topic(self, policy: DeduplicationPolicy, topic: TopicName) -> PolicyValues:
         """Return a topic's policy on each level; a partition has that of its topic. Raises as `Policies`."""
-        return self._policies.of_topic(policy, topic.base)
+        return self.policies.of_topic(policy, topic.base)
 
     def of_namespace(self, policy: DeduplicationPolicy, namespace: str) -> PolicyValues:
         """Return a namespace's policy; raises as `Policies`."""
-        return self._policies.of_namespace(policy, namespace)
+        return self.policies.of_namespace(policy, namespace)
 
     def change_topic(self, policy: DeduplicationPolicy, topic: TopicName, value: PolicyValue | None) -> PolicyChange:
         """Set a topic's own policy, or remove it (None), and return its effect on brokers.
@@ -86,10 +87,10 @@ class PolicyChanges:
         policy.demand(value)
         if topic.partition_index is not None:
             raise InvalidInputError(f"a partition has no policies of its own; name {topic.base}")
-        places = self._topics.places_of(topic)
-        before = self._policies.of_topic(policy, topic)
-        self._policies.change_topic(policy, topic, value)
-        after = self._policies.of_topic(policy, topic)
+        places = self.topics.places_of(topic)
+        before = self.policies.of_topic(policy, topic)
+        self.policies.change_topic(policy, topic, value)
+        after = self.policies.of_topic(policy, topic)
         return self._outcome(policy, PolicyLevel.TOPIC, value, before, after, places)
 
     def change_namespace(self, policy: DeduplicationPolicy, namespace: str, value: PolicyValue | None) -> PolicyChange:
@@ -101,10 +102,10 @@ class PolicyChanges:
             BrokerRefusedError: the broker does not store it.
         """
         policy.demand(value)
-        before = self._policies.of_namespace(policy, namespace)
-        self._policies.change_namespace(policy, namespace, value)
-        after = self._policies.of_namespace(policy, namespace)
-        places = list(self._topics.places_below(namespace))
+        before = self.policies.of_namespace(policy, namespace)
+        self.policies.change_namespace(policy, namespace, value)
+        after = self.policies.of_namespace(policy, namespace)
+        places = list(self.topics.places_below(namespace))
         return self._outcome(policy, PolicyLevel.NAMESPACE, value, before, after, places)
 
     def _outcome(
@@ -127,15 +128,15 @@ class PolicyChanges:
         remarks = [
             *_level_remarks(level, asked, stored, after),
             *([] if deciding or not places else [SYSTEM_TOPIC]),
-            *_effect_remarks(policy, before, after, shown, expected, self._policies.configured(None)),
+            *_effect_remarks(policy, before, after, shown, expected, self.policies.configured(None)),
         ]
         return PolicyChange(asked, stored, after, tuple(shown[:MOST_SHOWN]), tuple(remarks))
 
     def _statuses(self, places: Sequence[TopicName], expected: str | None) -> Mapping[TopicName, str]:
         """Return brokers' statuses once all are as expected, or at the deadline."""
         found: Mapping[TopicName, str] = {}
-        for _ in attempts(self._clock, _PATIENCE_SECONDS, _BETWEEN_LOOKS_SECONDS):
-            found = self._running.statuses(places, MOST_SHOWN)
+        for _ in attempts(self.clock, _PATIENCE_SECONDS, _BETWEEN_LOOKS_SECONDS):
+            found = self.running.statuses(places, MOST_SHOWN)
             if expected is None or all(status == expected for status in found.values()):
                 break
         return found

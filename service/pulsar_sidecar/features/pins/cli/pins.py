@@ -93,7 +93,6 @@ def bookies(ctx: Context) -> None:
 
 
 def _pins(path: str) -> str:
-    """Return the path of a topic's or namespace's pins."""
     return _BASE + path.removeprefix("/admin/v2").removeprefix("/admin")
 
 
