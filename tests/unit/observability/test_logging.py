@@ -16,12 +16,13 @@ JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhZG1pbiJ9.dGhlLXNpZ25hdHVyZS1vZi1pdA"
 
 
 @pytest.fixture
-def stream() -> Iterator[io.StringIO]:
+def stream(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
+    """Standard error, to which the process logs all levels as JSON, or as a test's parameter has it."""
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
     written = io.StringIO()
     with redirect_stderr(written):
-        configure_logging("DEBUG", "auto")
+        configure_logging(*getattr(request, "param", ("DEBUG", "auto")))
     yield written
     root.handlers = handlers
     root.setLevel(level)
@@ -98,22 +99,13 @@ def test_text_without_credentials_is_unchanged(stream: io.StringIO) -> None:
     assert written["left"] is None
 
 
-def test_text_format_applies_level_and_redaction() -> None:
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    try:
-        written = io.StringIO()
-        with redirect_stderr(written):
-            configure_logging("WARNING", "text")
-        structlog.get_logger().info("hidden by the level")
-        structlog.get_logger().warning("seen", token="abc")
-        assert "seen" in written.getvalue()
-        assert "abc" not in written.getvalue()
-        assert "hidden" not in written.getvalue()
-    finally:
-        root.handlers = handlers
-        root.setLevel(level)
-        structlog.reset_defaults()
+@pytest.mark.parametrize("stream", [("WARNING", "text")], indirect=True)
+def test_text_format_applies_level_and_redaction(stream: io.StringIO) -> None:
+    structlog.get_logger().info("hidden by the level")
+    structlog.get_logger().warning("seen", token="abc")
+    assert "seen" in stream.getvalue()
+    assert "abc" not in stream.getvalue()
+    assert "hidden" not in stream.getvalue()
 
 
 @given(st.from_regex(r"[A-Za-z0-9_-]{8,40}", fullmatch=True), st.text(max_size=30))
