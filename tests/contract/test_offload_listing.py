@@ -9,6 +9,8 @@ from uuid import UUID
 import pytest
 from pulsar_sidecar.adapters.offload.object_listing import object_listing
 from pulsar_sidecar.adapters.offload.object_stores import OffloadCredentials
+from pulsar_sidecar.features.audit.results.tables import OffloadFinding, OrphanCause
+from pulsar_sidecar.features.ledger_deletion.ports import OffloadDeletion
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import ManagedLedgerName
@@ -20,6 +22,9 @@ from tests.contract.offload_storages import (
     BucketStorage,
     DirectoryStorage,
 )
+from tests.fakes.bookkeeper import managed_ledger_bytes
+from tests.unit.audit.audited_clusters import MANAGED_LEDGER, TOPIC_NODE, Auditor, full_cluster
+from tests.unit.audit.stored_copies import OLD_MS, sent_records
 
 OWNER = ManagedLedgerName("public/default/persistent/orders")
 LEDGER, CUT = LedgerId(7), LedgerId(8)
@@ -86,6 +91,36 @@ def test_a_missing_place_is_no_empty_one(storage: BucketStorage | DirectoryStora
     storage.disappear()
     with pytest.raises(TemporaryError, match="cannot be"):
         listed(storage)
+
+
+def test_an_audit_plans_what_no_list_names_and_its_record_deletes_that(
+    storage: BucketStorage | DirectoryStorage, tmp_path: Path
+) -> None:
+    named, left = (LedgerId(3), storage.context(0, 11)), (CUT, storage.context(0, 17))
+    whole = replace(named[1], complete=True, bookkeeper_deleted=False)
+    for copy in (named, left):
+        storage.put(*copy, ManagedLedgerName(MANAGED_LEDGER))
+    cluster = full_cluster()
+    cluster.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 3], offloaded={3: whole})
+    cluster.places = (storage.location,)
+
+    def list_again() -> None:
+        cluster.objects = [{**row, "modified_ms": OLD_MS} for row in listed(storage)]
+
+    list_again()
+    auditor = Auditor(tmp_path / "audits")
+    audit = auditor.twice(cluster)
+    assert [(row["ledger_id"], row["finding"], row["cause"]) for row in audit.offloaded] == [
+        (CUT, OffloadFinding.UNREFERENCED, OrphanCause.INTERRUPTED_TRIM)
+    ]
+    (record,) = sent_records(audit)
+    assert record.offload_context is not None
+    owner = record.topic.managed_ledger_name
+    assert storage.ledgers.is_whole(named[0], whole, owner)
+    assert storage.ledgers.delete_offloaded(record.ledger_id, record.offload_context, owner) is OffloadDeletion.DELETED
+    assert (storage.parts(*named, owner), storage.parts(*left, owner)) == ({"data", "index"}, set())
+    list_again()
+    assert not auditor.audit(cluster).offloaded
 
 
 def test_an_empty_directory_may_be_unmounted(tmp_path: Path) -> None:

@@ -1,21 +1,27 @@
 """A whole cluster on etcd: deletions, leaks and audits are those of a cluster on ZooKeeper."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pulsar_sidecar.adapters.etcd import revision_times
+from pulsar_sidecar.features.audit.results.tables import OffloadFinding, OrphanStatus
 from pulsar_sidecar.features.ledger_deletion.watch.results import LeakCause
 from pulsar_sidecar.local_cluster.spec import Role
+from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent
+from pulsar_sidecar.model.names import parse_topic_name
 
-from tests.cluster.audits import Audits, Look
+from tests.cluster.audits import IMPATIENT, Audits, Look
 from tests.cluster.choosing import FAST_BOOKIE_SESSIONS
 from tests.cluster.deletion import BROKER_CONF, Scene, open_outcome_log, open_sidecars, open_workload
+from tests.cluster.offloading import offload_closed_ledgers, offload_to_directory
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import WATCH, SidecarProcess, run_command
+from tests.contract.offload_storages import DirectoryStorage
 from tests.integration.test_leak_watch import (
     AFTER_SETTLING_SECONDS,
     SETTLE_SECONDS,
@@ -30,7 +36,7 @@ LEAK_SECONDS = SETTLE_SECONDS + AFTER_SETTLING_SECONDS
 @pytest.fixture(scope="module")
 def deletion_cluster(special_cluster: ClusterFactory) -> Iterator[ClusterUnderTest]:
     options = {"broker_conf": BROKER_CONF, "bookie_conf": FAST_BOOKIE_SESSIONS, "metadata_store": Role.ETCD}
-    with special_cluster(**options) as cluster:
+    with special_cluster(offloaders=True, **options) as cluster:
         yield cluster
 
 
@@ -85,8 +91,17 @@ def test_an_audit_finds_what_is_left_and_hands_it_over(
 ) -> None:
     # Ages are counted from the first mark after a ledger's creation.
     monkeypatch.setattr(revision_times, "STORED_INTERVAL_MS", 0)
-    sidecar: SidecarProcess = scene.start_alone(ledger_deletion_watch="off")
-    audits = Audits(scene.cluster.addresses, tmp_path / "audits")
+    tiered = DirectoryStorage(tmp_path / "tiered")
+    sidecar: SidecarProcess = scene.start_alone(ledger_deletion_watch="off", offload_allowed_locations=tiered.location)
+    policy = replace(IMPATIENT, offload_exclusive=True)
+    audits = Audits(scene.cluster.addresses, tmp_path / "audits", policy, (tiered.location,))
+    namespace = offload_to_directory(scene.cluster, tiered.location, tmp_path / "profile.xml")
+    offloaded = parse_topic_name(f"persistent://{namespace}/offloaded")
+    scene.workload.subscribe(offloaded, "keeps-everything")
+    scene.workload.fill(offloaded, ledgers=3)
+    offload_closed_ledgers(scene.cluster, offloaded)
+    stray = LedgerId(999_999), tiered.context(7, 8), offloaded.managed_ledger_name
+    tiered.put(*stray)
     left = scene.orphans(scene.topic("left"), ledgers=3)
     scene.workload.store.now_ms()
     audits.wait_between_looks()
@@ -100,6 +115,13 @@ def test_an_audit_finds_what_is_left_and_hands_it_over(
         return look if left.all <= look.deletable else None
 
     look = until(deletable_look, "what is left is old enough to be deletable")
-    assert audits.apply(look).sent == len(look.deletable)
+    assert look.summary.offload.uses["referenced"].ledgers == 2
+    assert [(row["ledger_id"], row["finding"], row["standing"]) for row in look.offloaded] == [
+        (stray[0], OffloadFinding.UNREFERENCED, OrphanStatus.DELETABLE)
+    ]
+    assert audits.apply(look).sent == len(look.deletable) + 1
     scene.oracles.add_accepted(look.deletable)
-    until(lambda: not scene.workload.existing(left.all), f"what was left is deleted\n{sidecar.log()}")
+    until(
+        lambda: not scene.workload.existing(left.all) and not tiered.parts(*stray),
+        f"what was left is deleted\n{sidecar.log()}",
+    )

@@ -9,25 +9,18 @@ import pyarrow as pa
 import pytest
 from pulsar_sidecar.adapters.parquet.directories import open_audit
 from pulsar_sidecar.adapters.parquet.inputs import AuditTables
-from pulsar_sidecar.adapters.pulsar_topics.pending_deletions import PendingDeletionSender, producer_name
 from pulsar_sidecar.bootstrap.audit_review import explain_ledger, show_audit
-from pulsar_sidecar.features.audit.applying import send_plan, verified_plan
-from pulsar_sidecar.features.audit.plan_progress import begin
+from pulsar_sidecar.features.audit.applying import verified_plan
 from pulsar_sidecar.features.audit.requests import HOUR_MS, FindingsTable
 from pulsar_sidecar.features.audit.results.plans import PlanDigest
 from pulsar_sidecar.features.audit.results.summaries import Count, OffloadUse
 from pulsar_sidecar.features.audit.results.tables import OffloadFinding, OrphanCause, OrphanStatus, Table
 from pulsar_sidecar.features.audit.sources.manifests import OrderRange
-from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.features.ledger_deletion.record import parse_record
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ledgers import LedgerType, OffloadContext
 from pulsar_sidecar.ownership.offload_locations import offload_target
 
 from tests.fakes.bookkeeper import managed_ledger_bytes
-from tests.fakes.clock import FakeClock
-from tests.fakes.deletion_topics import FakeDeletionTopics
-from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.audit.audited_clusters import (
     AS_OF_MS,
     NO_WAITING,
@@ -38,7 +31,7 @@ from tests.unit.audit.audited_clusters import (
     Auditor,
     full_cluster,
 )
-from tests.unit.audit.stored_copies import DATA_BYTES, DRIVER, OLD_MS, WHOLE, context, copy, stored
+from tests.unit.audit.stored_copies import DATA_BYTES, DRIVER, OLD_MS, WHOLE, context, copy, sent_records, stored
 
 
 def offloading(objects: list[dict[str, Any]], **named: OffloadContext) -> AuditedCluster:
@@ -286,17 +279,7 @@ def test_a_listing_of_another_cluster_or_after_the_dump(
 
 
 def test_a_copy_becomes_a_record_that_locates_it(auditor: Auditor) -> None:
-    audit = auditor.twice(offloading(copy(7, 17)))
-    batches = AuditTables(audit.directory, audit.summary).deletable
-    clock, store = FakeClock(), FakeMetadataStore()
-    topics = FakeDeletionTopics(clock)
-    plan = verified_plan(audit.summary, batches)
-    publisher = topics.publisher(DeletionTopic.PENDING, producer_name(plan.sha256), first_use=True)
-    sender = PendingDeletionSender(publisher, clock, "instance", "audit")
-    held = begin(store, plan.sha256, audit.summary.audit_id, plan.rows, clock.now_ms())
-    send_plan(plan, held, batches, store, sender, clock, lambda _: None, 10, lambda *_: None)
-    publisher.close()
-    (record,) = (parse_record(message.payload) for message in topics.messages(DeletionTopic.PENDING))
+    (record,) = sent_records(auditor.twice(offloading(copy(7, 17))))
     assert (record.ledger_type, record.ledger_id, str(record.topic)) == (LedgerType.OFFLOAD_LEDGER, 7, TOPIC)
     assert record.mark.unreferenced
     assert record.offload_context is not None

@@ -38,7 +38,8 @@ class AuditPolicy:
             otherwise no ledger is deletable, since the audit cannot see another cluster's references.
         offload_exclusive: True if the user assures that no other Pulsar cluster of this name offloads to the listed
             buckets, and none at all to the listed directories; otherwise no copy in tiered storage is deletable.
-        offload_lag_ms: time after which brokers delete BookKeeper's copy of an offloaded ledger; negative for never.
+        offload_lag_ms: time after which brokers delete BookKeeper's copy of an offloaded ledger, where its namespace
+            does not set another; negative for never.
         price_per_gib_month: price of a GiB in tiered storage for a month, in any currency; 0 to estimate no costs.
     """
 

@@ -116,7 +116,8 @@ def run(
         typer.Option(
             "--offload-deletion-lag-hours",
             metavar="HOURS",
-            help="The brokers' managedLedgerOffloadDeletionLagMs; negative if they keep BookKeeper's copies.",
+            help="The brokers' managedLedgerOffloadDeletionLagMs, for namespaces without a lag of their own; negative "
+            "if they keep BookKeeper's copies.",
         ),
     ] = _DEFAULT.offload_lag_ms / HOUR_MS,
     price: Annotated[
