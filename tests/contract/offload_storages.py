@@ -44,6 +44,7 @@ from tests.fakes.map_files import write_map_file
 from tests.fakes.offload import FAKE_BUCKET, FAKE_DRIVER, PARTS, FakeOffloadedLedgers
 from tests.fakes.offloaded_objects import objects
 
+_DELETED = b'<?xml version="1.0"?><DeleteResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"/>'
 CLUSTER = "local"
 BUCKET = "pulsar-offload"
 ACCESS_KEY = AccessKey("an-id", "a-secret")
@@ -415,13 +416,17 @@ class Refusals:
     deletions: bool = False
     indexes: bool = False
     """Writes of index objects, which come last in an offload."""
+    silent: bool = False
+    """True to answer deletions with success, and not to delete."""
 
-    def refuses(self, environ: Mapping[str, Any]) -> bool:
-        """Whether this request is refused; several objects are deleted by a POST."""
+    def answer(self, environ: Mapping[str, Any]) -> str | None:
+        """Return the status of an answer in place of the server's; several objects are deleted by a POST."""
         method, path, query = environ["REQUEST_METHOD"], environ["PATH_INFO"], environ["QUERY_STRING"]
         is_deletion = method == "DELETE" or (method == "POST" and query.startswith("delete"))
+        if is_deletion and self.silent:
+            return "200 OK"
         is_index = method == "PUT" and path.endswith("-index")
-        return (self.deletions and is_deletion) or (self.indexes and is_index)
+        return "503 Slow Down" if (self.deletions and is_deletion) or (self.indexes and is_index) else None
 
 
 @contextmanager
@@ -492,9 +497,10 @@ class _OldSignatures(DomainDispatcherApplication):  # type: ignore[misc]  # moto
         self._refusals = refusals
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        if self._refusals.refuses(environ):
-            start_response("503 Slow Down", [("Content-Length", "0")])
-            return []
+        status = self._refusals.answer(environ)
+        if status is not None:
+            start_response(status, [("Content-Length", str(len(_DELETED))), ("Content-Type", "application/xml")])
+            return [_DELETED]
         answer: Iterable[bytes] = super().__call__(environ, start_response)
         return answer
 

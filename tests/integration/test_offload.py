@@ -1,6 +1,9 @@
 """Ledgers offloaded by a real broker are located, recognised and deleted; the managed ledger's list stays intact."""
 
+import re
 import shlex
+import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -15,7 +18,7 @@ from pulsar_sidecar.adapters.offload.object_stores import credentials_from_envir
 from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
 from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.bootstrap.stored_messages import verify_stored
-from pulsar_sidecar.features.audit.results.tables import OffloadFinding, OrphanStatus, Table
+from pulsar_sidecar.features.audit.results.tables import OffloadFinding, OrphanCause, OrphanStatus, Table
 from pulsar_sidecar.features.duplicates.requests import StoredMessagesRequest, VerifyRequest
 from pulsar_sidecar.features.duplicates.verify import TopicResult
 from pulsar_sidecar.features.ledger_deletion.ports import OffloadDeletion
@@ -43,7 +46,8 @@ ENTRIES_PER_LEDGER = 5
 CLOSED_LEDGERS = 2
 BLOCK_BYTES = 5 * 1024 * 1024
 _CLOCK = SystemClock()
-_POLL_SECONDS = 0.1
+_LAG = "managedLedgerOffloadDeletionLagInMillis"
+_UUID_LENGTH = 36
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +185,103 @@ def test_an_audit_of_offloaded_topics(
         assert workload.read_all(both) == workload.read_all(moved) == numbers
     used = {row["topic"]: row["ledgers"] for row in look.rows(Table.LEDGER_USAGE) if row["kind"] == "data"}
     assert (used[str(both)], used[str(moved)]) == (CLOSED_LEDGERS + 1, 1)
+
+
+def test_copies_past_their_namespaces_deletion_lag(
+    offloading_cluster: ClusterUnderTest, bucket: S3Storage, directory: DirectoryStorage, tmp_path: Path
+) -> None:
+    """A namespace's own lag comes before the option, and a broker that trims then deletes what was late."""
+    lags = ({_LAG: 0}, {_LAG: 3_600_000})
+    at_once, later = (directory_topic(offloading_cluster, directory, tmp_path / "profile.xml", lag) for lag in lags)
+    default = parse_topic_name(f"persistent://public/default/late-{unique()}")
+    for topic in (at_once, later, default):
+        offloaded(offloading_cluster, topic)
+    places = (bucket.location, directory.location)
+    audits = Audits(offloading_cluster.addresses, tmp_path, replace(IMPATIENT, offload_lag_ms=1_000), places)
+
+    def late() -> dict[str, set[str]]:
+        time.sleep(1)
+        found = defaultdict(set)
+        for row in audits.look().offloaded:
+            if row["finding"] == OffloadFinding.BOOKKEEPER_LATE:
+                found[row["topic"]].add(row["reason"].partition("deletion lag ")[2])
+        return {str(topic): found[str(topic)] for topic in (at_once, later, default)}
+
+    by_the_option = {str(later): set(), str(default): {"of --offload-deletion-lag-hours, 0.0002778 h"}}
+    assert late() == {str(at_once): {"that its namespace sets, 0 h"}, **by_the_option}
+    until(lambda: copies_deleted(offloading_cluster, at_once), "the broker deletes what is late")
+    assert late() == {str(at_once): set(), **by_the_option}
+
+
+def directory_topic(
+    cluster: ClusterUnderTest, directory: DirectoryStorage, profile: Path, policies: Mapping[str, int]
+) -> TopicName:
+    """Return a new topic in a namespace that offloads to the directory, with these offload policies."""
+    base = directory.context(1, 2).driver_metadata["storageBasePath"]
+    return parse_topic_name(f"persistent://{offload_to_directory(cluster, base, profile, policies)}/offloaded")
+
+
+def test_objects_of_automatic_offloads_go_with_their_topic(
+    offloading_cluster: ClusterUnderTest, directory: DirectoryStorage, tmp_path: Path
+) -> None:
+    """As apache/pulsar 16687 reports that they do not."""
+    threshold = {"managedLedgerOffloadThresholdInBytes": 0}
+    topic = directory_topic(offloading_cluster, directory, tmp_path / "profile.xml", threshold)
+    fill(offloading_cluster, topic)
+
+    def completed() -> dict[LedgerId, OffloadContext]:
+        return {ledger_id: each for ledger_id, each in contexts(offloading_cluster, topic).items() if each.complete}
+
+    until(lambda: len(completed()) == CLOSED_LEDGERS, "the broker has offloaded")
+    copies = completed().items()
+    requests.post(
+        f"{topic_url(offloading_cluster, topic)}/subscription/keeps-everything/skip_all", timeout=30
+    ).raise_for_status()
+    requests.delete(topic_url(offloading_cluster, topic), params={"force": "true"}, timeout=60).raise_for_status()
+    until(
+        lambda: not any(directory.parts(*copy, topic.managed_ledger_name) for copy in copies),
+        "the broker deletes the objects",
+    )
+
+
+def test_objects_that_stay_are_those_of_the_brokers_own_scan(
+    offloading_cluster: ClusterUnderTest, bucket: S3Storage, refusals: Refusals, tmp_path: Path
+) -> None:
+    """Deletions that a driver reports and does not make (apache/pulsar 14693), and a trim during an offload (13219)."""
+    topics = OffloadingTopics(offloading_cluster, bucket, refusals)
+    silent, raced, whole = (
+        parse_topic_name(f"persistent://public/default/{name}-{unique()}") for name in ("silent", "raced", "whole")
+    )
+    offloaded(offloading_cluster, whole)
+    offloaded(offloading_cluster, silent)
+    fill(offloading_cluster, raced)
+    refusals.silent = True
+    left = {OrphanCause.INTERRUPTED_TRIM: topics.leave_trimmed(silent, "keeps-everything")}
+    left[OrphanCause.FAILED_OFFLOAD] = topics.fail_offload(raced)
+    topics.leave_trimmed(raced, "keeps-everything")
+    refusals.silent = refusals.deletions = False
+    another = LedgerId(900), bucket.context(7, 900), whole.managed_ledger_name
+    bucket.put_foreign(*another)
+    audits = Audits(offloading_cluster.addresses, tmp_path, offload_locations=(bucket.location,))
+    audits.wait_between_looks()
+    look = audits.look()
+    for cause, copies in left.items():
+        assert topics.left(copies) == copies
+        attempts = {str(context.attempt) for _, context, _ in copies}
+        found = [row for row in look.offloaded if row["attempt"] in attempts]
+        assert [(row["finding"], row["cause"]) for row in found] == [("unreferenced", cause)] * len(copies)
+
+    url = f"{offloading_cluster.addresses.web_service_urls[0]}/admin/v2/namespaces/public/default/scanOffloadedLedgers"
+    scanned = requests.get(url, timeout=60).text
+    # It is no JSON.
+    counts = {name: int(text) for name, text in re.findall('"(total|errors|unknown)": ([0-9]+)', scanned)}
+    unnamed = {row["attempt"] for row in look.offloaded if row["finding"] in ("unreferenced", "unfinished")}
+    names = bucket.object_names()
+    errors = {name for name in names if name[:_UUID_LENGTH] in unnamed}
+    foreign = {name for name in names if name.startswith(str(another[1].attempt))}
+    assert counts == {"total": len(names), "errors": len(errors), "unknown": len(foreign)}
+    for name in errors | foreign:
+        bucket.remove(name)
 
 
 def test_topics_in_tiered_storage_alone_are_never_verified_as_clean(
