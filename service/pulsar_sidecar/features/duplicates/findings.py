@@ -19,7 +19,7 @@ for its producers and suspects; if there are any, `EarlierMessages` searches for
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from pulsar_sidecar.features.duplicates.rows import WHOLE_BATCH, FindingKind, MessageKind, MessageRow, PayloadState
@@ -44,19 +44,6 @@ class MessagePlace(NamedTuple):
         return ":".join(map(str, self))
 
 
-class PossibleDuplicate(NamedTuple):
-    """Row that does not rise, by its neighbours; it is not compared with the past yet."""
-
-    producer: Producer
-    place: MessagePlace
-    sequence_id: int
-    payload_hash: int | None
-    kind: MessageKind
-    publish_time_ms: int
-    highest: int
-    is_epoch: bool
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Finding about one message.
@@ -72,6 +59,14 @@ class Finding:
     publish_time_ms: int
     highest: int
     earlier: MessagePlace | None = None
+
+
+class PossibleDuplicate(NamedTuple):
+    """Row that does not rise, by its neighbours; its message goes back until it is compared with the past."""
+
+    message: Finding
+    payload_hash: int | None
+    is_epoch: bool
 
 
 @dataclass(slots=True)
@@ -133,11 +128,10 @@ class SequenceComparison:
             self.suspects[undecided] = self.suspects[undecided]._replace(is_epoch=True)
         if number < before:
             self._undecided[producer] = len(self.suspects)
-        self.suspects.append(
-            PossibleDuplicate(
-                producer, _place(row), number, _hash(row), row.kind, row.publish_time_ms, counts.highest, is_epoch=False
-            )
+        message = Finding(
+            FindingKind.GOING_BACK, producer, number, _place(row), row.kind, row.publish_time_ms, counts.highest
         )
+        self.suspects.append(PossibleDuplicate(message, _hash(row), is_epoch=False))
 
 
 class EarlierMessages:
@@ -146,9 +140,9 @@ class EarlierMessages:
     def __init__(self, suspects: Iterable[PossibleDuplicate]) -> None:
         self._suspects = list(suspects)
         self._wanted: dict[tuple[Producer, int], _IdHistory] = {
-            (suspect.producer, suspect.sequence_id): _IdHistory() for suspect in self._suspects
+            (suspect.message.producer, suspect.message.sequence_id): _IdHistory() for suspect in self._suspects
         }
-        self.last = max((suspect.place for suspect in self._suspects), default=None)
+        self.last = max((suspect.message.place for suspect in self._suspects), default=None)
         """Place behind which no reading is needed."""
 
     def take(self, row: MessageRow) -> None:
@@ -160,10 +154,13 @@ class EarlierMessages:
     def findings(self) -> Iterator[Finding]:
         """Yield the findings in the order of the log; an epoch follows its message's own finding."""
         for suspect in self._suspects:
-            kind, earlier = self._wanted[suspect.producer, suspect.sequence_id].judged(suspect)
-            yield _finding(kind, suspect, earlier)
+            message = suspect.message
+            kind, earlier = self._wanted[message.producer, message.sequence_id].judged(
+                message.place, suspect.payload_hash
+            )
+            yield replace(message, kind=kind, earlier=earlier)
             if suspect.is_epoch and kind is not FindingKind.DUPLICATE:
-                yield _finding(FindingKind.EPOCH, suspect, None)
+                yield replace(message, kind=FindingKind.EPOCH)
 
 
 @dataclass(slots=True)
@@ -181,15 +178,15 @@ class _IdHistory:
         else:
             self.first_by_hash.setdefault(payload_hash, place)
 
-    def judged(self, suspect: PossibleDuplicate) -> tuple[FindingKind, MessagePlace | None]:
-        if self.first is None or self.first >= suspect.place:
+    def judged(self, place: MessagePlace, payload_hash: int | None) -> tuple[FindingKind, MessagePlace | None]:
+        if self.first is None or self.first >= place:
             return FindingKind.GOING_BACK, None
-        if suspect.payload_hash is None:
+        if payload_hash is None:
             return FindingKind.REPEATED, self.first
-        same = self.first_by_hash.get(suspect.payload_hash)
-        if same is not None and same < suspect.place:
+        same = self.first_by_hash.get(payload_hash)
+        if same is not None and same < place:
             return FindingKind.DUPLICATE, same
-        all_were_read = self.first_unread is None or self.first_unread > suspect.place
+        all_were_read = self.first_unread is None or self.first_unread > place
         return FindingKind.REUSED if all_were_read else FindingKind.REPEATED, self.first
 
 
@@ -206,16 +203,3 @@ def _place(row: MessageRow) -> MessagePlace:
 
 def _hash(row: MessageRow) -> int | None:
     return row.payload_hash if row.payload_state is PayloadState.READ else None
-
-
-def _finding(kind: FindingKind, suspect: PossibleDuplicate, earlier: MessagePlace | None) -> Finding:
-    return Finding(
-        kind,
-        suspect.producer,
-        suspect.sequence_id,
-        suspect.place,
-        suspect.kind,
-        suspect.publish_time_ms,
-        suspect.highest,
-        earlier,
-    )
