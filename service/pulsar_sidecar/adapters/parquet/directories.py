@@ -21,7 +21,6 @@ from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 from pulsar_sidecar.reports.documents import MANIFEST_NAME, SUMMARY_NAME
 
 _DEPTH: Final = 3
-_UNKNOWN_CLUSTER: Final = ""
 
 
 def open_tables(directory: Path, kind: InputKind) -> Manifest:
@@ -161,7 +160,7 @@ def _archived(path: Path) -> ArchivedDirectory | None:
         manifest = parse_manifest(read_document(path, MANIFEST_NAME, "; make it again"))
         demand_files(path, {file.path for file in manifest.files}, MANIFEST_NAME)
         time_ms = manifest.machine_times[1] if manifest.as_of is None else manifest.as_of.store_time_ms
-        cluster = manifest.instance_id or _UNKNOWN_CLUSTER
-        return ArchivedDirectory(path, manifest.kind.value, cluster, sha256_of(path / MANIFEST_NAME), time_ms)
+        digest = sha256_of(path / MANIFEST_NAME)
+        return ArchivedDirectory(path, manifest.kind.value, manifest.instance_id, digest, time_ms)
     except InvalidInputError:
         return None

@@ -42,11 +42,6 @@ class LedgerLists:
     closed: Mask
 
 
-def empty_lists() -> LedgerLists:
-    none = np.zeros(0, np.int64)
-    return LedgerLists(none, none, none, none, np.zeros(0, np.bool_))
-
-
 def as_narrow_ids(ids: Numbers) -> Ids:
     """Return the ids as 32-bit integers, if all of them fit: memory bandwidth limits comparisons of millions of ids."""
     return ids.astype(np.int32) if not len(ids) or int(ids.max()) <= _WIDEST_NARROW else ids

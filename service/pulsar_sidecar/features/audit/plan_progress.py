@@ -12,7 +12,7 @@ from pulsar_sidecar.features.audit.results.answers import UnfinishedPlan
 from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.errors import AlreadyExistsError, TemporaryError
 from pulsar_sidecar.model.ids import NodeVersion
-from pulsar_sidecar.model.metadata import MetadataStore, Node
+from pulsar_sidecar.model.metadata import MetadataStore
 
 _PLANS: Final = "/pulsar-sidecar/audit-plans"
 
@@ -72,7 +72,15 @@ def progress_of(store: MetadataStore, plan_sha256: str) -> StoredProgress | None
     """Return a plan's progress, or None if it was never applied; `TemporaryError` if its node cannot be decoded."""
     path = progress_path(plan_sha256)
     node = store.read(path)
-    return None if node is None else _decoded(node, path)
+    if node is None:
+        return None
+    try:
+        progress = msgspec.json.decode(node.data, type=PlanProgress)
+    except msgspec.DecodeError as error:
+        raise TemporaryError(
+            f"{path} cannot be decoded ({error}); inspect the node, and delete it if it is damaged"
+        ) from error
+    return StoredProgress(progress, node.version, node.modified_ms, first_use=False)
 
 
 def unfinished_plans(store: MetadataStore) -> list[UnfinishedPlan]:
@@ -88,13 +96,3 @@ def unfinished_plans(store: MetadataStore) -> list[UnfinishedPlan]:
 
 def progress_path(plan_sha256: str) -> str:
     return f"{_PLANS}/{plan_sha256}"
-
-
-def _decoded(node: Node, path: str) -> StoredProgress:
-    try:
-        progress = msgspec.json.decode(node.data, type=PlanProgress)
-    except msgspec.DecodeError as error:
-        raise TemporaryError(
-            f"{path} cannot be decoded ({error}); inspect the node, and delete it if it is damaged"
-        ) from error
-    return StoredProgress(progress, node.version, node.modified_ms, first_use=False)

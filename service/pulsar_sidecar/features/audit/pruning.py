@@ -16,10 +16,8 @@ from pulsar_sidecar.reports.formatting import format_age
 class ArchivedDirectory:
     """Complete directory of an audit, a dump or a listing, as of a time.
 
-    Attributes:
-        kind: ``audit``, or a `audit.sources.manifests.InputKind`.
-        cluster: instance id, if it is known.
-        sha256: digest of its summary or manifest, by which an audit names it.
+    ``sha256`` is the digest of its summary or manifest, by which an audit names it, ``cluster`` an instance id, and
+    ``kind`` either ``audit`` or a `audit.sources.manifests.InputKind`.
     """
 
     path: Path

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from pulsar_sidecar.features.audit.sources.manifests import SourceKind
@@ -178,11 +177,7 @@ class GroupColumn(StrEnum):
 
     @property
     def column(self) -> str:
-        return _COLUMNS.get(self.value, self.value)
-
-
-_COLUMNS: Final = {"status": "standing"}
-"""Names in the tables of columns that have another word for users."""
+        return "standing" if self is GroupColumn.STATUS else self.value
 
 
 @dataclass(frozen=True, slots=True)

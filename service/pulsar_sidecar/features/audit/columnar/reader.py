@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.features.audit.arrays import NO_LEDGER, LedgerLists, Mask, Numbers, empty_lists
+from pulsar_sidecar.features.audit.arrays import NO_LEDGER, LedgerLists, Mask, Numbers
 from pulsar_sidecar.features.audit.columnar.nodes import (
     UNKNOWN,
     find_ledgers,
@@ -73,7 +73,9 @@ class ColumnReader:
         """Read every node of a plain shape; an empty value is a list without ledgers."""
         if self.exact:
             singles, cursors = (pa.RecordBatch.from_pylist([], schema=schema) for schema in (SINGLES, CURSORS))
-            return PlainNodes(empty_lists(), np.zeros(0, np.int64), singles, cursors, np.arange(len(values)))
+            none = np.zeros(0, np.int64)
+            lists = LedgerLists(none, none, none, none, np.zeros(0, np.bool_))
+            return PlainNodes(lists, none, singles, cursors, np.arange(len(values)))
         lists, left = read_ledger_lists(values, with_entries=with_entries)
         listing = np.flatnonzero(np.bincount(lists.node))
         is_plain = np.asarray(are_plain_managed_ledgers(paths.take(pa.array(listing))))
