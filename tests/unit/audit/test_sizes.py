@@ -9,7 +9,7 @@ from pulsar_sidecar.adapters.parquet.inputs import AuditTables
 from pulsar_sidecar.features.audit.requests import RowsRequest
 from pulsar_sidecar.features.audit.results.report import metrics_text
 from pulsar_sidecar.features.audit.results.show import chosen_rows, overview, rows_text
-from pulsar_sidecar.features.audit.results.summaries import AuditSummary, Count
+from pulsar_sidecar.features.audit.results.summaries import Count
 from pulsar_sidecar.features.audit.results.tables import Table
 from pulsar_sidecar.features.audit.sources.manifests import LEDGERS_LEFT_OUT
 from pulsar_sidecar.model.ledgers import LedgerState
@@ -142,14 +142,10 @@ def test_rows_of_usage_do_not_show_0_bytes(partly_known: ClusterAudit) -> None:
 
 
 def test_metrics_leave_out_what_is_unknown_and_count_it(partly_known: ClusterAudit) -> None:
-    samples = metric_samples(partly_known.summary)
+    families = text_string_to_metric_families(metrics_text(partly_known.summary))
+    samples = {sample.name: sample.value for family in families for sample in family.samples}
     assert samples["pulsar_sidecar_audit_ledger_bytes"] == 10_000
     assert samples["pulsar_sidecar_audit_unknown_size_ledgers"] == 2
-
-
-def metric_samples(summary: AuditSummary) -> dict[str, float]:
-    families = text_string_to_metric_families(metrics_text(summary))
-    return {sample.name: sample.value for family in families for sample in family.samples}
 
 
 @pytest.mark.parametrize(("ledgers", "text"), [

@@ -14,7 +14,7 @@ from pulsar_sidecar.model.ledgers import UnseenCause, UnseenEntries
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.unit.cli.running import Terminal
-from tests.unit.duplicates.test_manifests import MANIFEST
+from tests.unit.duplicates.test_extract import MANIFEST
 
 TOPIC = "persistent://public/default/orders"
 URL = ("--metadata-store-url", "zk:zookeeper:2181")

@@ -16,10 +16,11 @@ from pulsar_sidecar.features.duplicates.extract import extract
 from pulsar_sidecar.features.duplicates.extracts.tables import TABLES
 from pulsar_sidecar.features.duplicates.manifests import ExtractManifest, UnseenCount, parse_manifest
 from pulsar_sidecar.features.duplicates.verify import Progress, TopicMessages
-from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import LedgerEntry, UnseenCause, UnseenEntries
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.reports.documents import FileDigest
 
 from tests.fakes.clock import FakeClock
 from tests.fakes.stored_batches import stored_batch, stored_message
@@ -128,3 +129,59 @@ def test_a_gap_between_entries_leaves_nothing_behind(tmp_path: Path) -> None:
 def _unseen(first: int, last: int | None = 9) -> UnseenEntries:
     end = None if last is None else EntryId(last)
     return UnseenEntries(LedgerId(0), EntryId(first), end, UnseenCause.UNREADABLE, "reason")
+
+
+# --- manifests -----------------------------------------------------------------------------------------------------
+
+
+MANIFEST = ExtractManifest(
+    tool_version="1",
+    scope="public/default",
+    source="zk:zookeeper:2181",
+    instance_id="id",
+    topics=2,
+    gone=1,
+    ledgers=3,
+    entries=9,
+    messages=20,
+    unseen={"offloaded": UnseenCount(1, 50, 0), "unreadable": UnseenCount(2, 0, 1)},
+    files=(
+        FileDigest("messages/part-00000.parquet", 20, 500, "ab"),
+        FileDigest("ledgers/part-00000.parquet", 3, 500, "cd"),
+        FileDigest("unseen/part-00000.parquet", 3, 500, "ef"),
+    ),
+    machine_times=(5, 6),
+)
+
+
+def test_manifest_round_trip() -> None:
+    assert parse_manifest(MANIFEST.document()) == MANIFEST
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kind", "metadata-dump"),
+        ("formatVersion", 2),
+        ("complete", False),
+        ("messages", 21),
+        ("more", 1),
+        ("files", None),
+        ("unseen", {"offloaded": {"ranges": 1}}),
+    ],
+)
+def test_every_other_value_is_refused(name: str, value: object) -> None:
+    with pytest.raises(InvalidInputError):
+        parse_manifest(MANIFEST.document() | {name: value})
+
+
+@pytest.mark.parametrize("name", sorted(MANIFEST.document()))
+def test_missing_manifest_field_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInputError):
+        parse_manifest({key: value for key, value in MANIFEST.document().items() if key != name})
+
+
+@pytest.mark.parametrize("document", [None, [], "text", {}])
+def test_other_documents_are_not_manifests(document: object) -> None:
+    with pytest.raises(InvalidInputError):
+        parse_manifest(document)
