@@ -29,7 +29,7 @@ class StoredHoles:
         self.lengths = FakeLedgerLengths()
         self.broker = AckStateLimits(max_unacked_ranges=3, pause_enabled=True)
         self.pauses: dict[str, bool] = {}
-        self.surveyor = AckStateSurveyor(self.store, self.cursors, self.lengths, self, self.clock, map)
+        self.surveyor = AckStateSurveyor(self.store, self.cursors, self.lengths, self, self, self.clock, map)
         self.surveys = CachedSurveys(self.surveyor, self.clock)
 
     def topic(self, topic: TopicName = ORDERS) -> None:

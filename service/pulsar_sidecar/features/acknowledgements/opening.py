@@ -13,9 +13,9 @@ _TOPICS_AT_ONCE = 8
 
 def open_feature(cluster: ClusterAccess) -> Feature:
     """Open the feature; it reads the states of watched topics periodically, for the metrics."""
-    settings = cluster.settings
-    ports = Ports(cluster.ack_states, cluster.cursors, cluster.ack_states, cluster.shadows.endangered_source)
-    states = cluster.closing(AckStateService(ports, cluster.clock))
+    settings, clock, stats = cluster.settings, cluster.clock, cluster.ack_states
+    ports = Ports(stats, cluster.cursors, stats, cluster.shadows.endangered_source)
+    states = cluster.closing(AckStateService(ports, clock))
     watch = topic_watch(
         cluster,
         "ack-state-watch",
@@ -25,10 +25,8 @@ def open_feature(cluster: ClusterAccess) -> Feature:
     )
     metrics = AckStateMetrics(cluster.cluster_name, states.recent)
     threads = cluster.threads(_TOPICS_AT_ONCE, "ack-state-survey")
-    surveyor = AckStateSurveyor(
-        cluster.store, cluster.cursors, cluster.lengths, cluster.ack_states, cluster.clock, threads.map
-    )
-    return Feature([states, CachedSurveys(surveyor, cluster.clock)], watch.start, watch.close, collectors=[metrics])
+    surveyor = AckStateSurveyor(cluster.store, cluster.cursors, cluster.lengths, stats, stats, clock, threads.map)
+    return Feature([states, CachedSurveys(surveyor, clock)], watch.start, watch.close, collectors=[metrics])
 
 
 ENTRY = FeatureEntry([router, stored_router], open_feature)

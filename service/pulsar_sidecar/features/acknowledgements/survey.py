@@ -7,9 +7,10 @@ here. Invariant: the survey names whatever it could not read, and never leaves i
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from pulsar_sidecar.features.acknowledgements.limits import AckStateLimits
+from pulsar_sidecar.features.acknowledgements.ports import PausePolicies, SubscriptionStats
 from pulsar_sidecar.features.acknowledgements.results import Fullness, StoredAckState, StoredAckStates
 from pulsar_sidecar.features.acknowledgements.states import stretches
 from pulsar_sidecar.model.clocks import Clock
@@ -67,16 +68,6 @@ class AckStateSurvey:
         )
 
 
-class PauseDefaults(Protocol):
-    """Settings of brokers and namespaces; `TemporaryError` if they cannot be read."""
-
-    def limits(self, broker: str | None) -> AckStateLimits:
-        """Return any broker's limits."""
-
-    def of_namespace(self, namespace: str) -> bool | None:
-        """Return the namespace's policy on pauses, None if it has none; `NotFoundError` for an unknown namespace."""
-
-
 EachTopic = Callable[[Callable[[TopicName], "_TopicStates"], Iterable[TopicName]], Iterable["_TopicStates"]]
 """The builtin ``map``, or that of a pool of threads."""
 
@@ -97,14 +88,16 @@ class AckStateSurveyor:
         store: NodeReader,
         cursors: CursorPositions,
         lengths: LedgerLengths,
-        pauses: PauseDefaults,
+        stats: SubscriptionStats,
+        policies: PausePolicies,
         clock: Clock,
         each_topic: EachTopic,
     ) -> None:
         self._store = store
         self._cursors = cursors
         self._lengths = lengths
-        self._pauses = pauses
+        self._stats = stats
+        self._policies = policies
         self._clock = clock
         self._each_topic = each_topic
         self._topics = StoredTopics(store)
@@ -116,13 +109,13 @@ class AckStateSurveyor:
             NotFoundError: there is no such topic, namespace or tenant.
             TemporaryError: the metadata store, or any broker, could not be queried.
         """
-        now_ms, limits = self._clock.now_ms(), self._pauses.limits(None)
+        now_ms, limits = self._clock.now_ms(), self._stats.limits(None)
         pauses: dict[str, bool] = {}
         topics, states, unreadable = 0, list[StoredAckState](), list[str]()
         for found in self._each_topic(self._read, self._places(scope)):
             namespace = found.place.namespace
             if found.cursors and namespace not in pauses:
-                own = self._pauses.of_namespace(namespace)
+                own = self._policies.of_namespace(namespace)
                 pauses[namespace] = limits.pause_enabled if own is None else own
             topics += 1
             unreadable += found.unreadable
