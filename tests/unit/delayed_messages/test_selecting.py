@@ -93,7 +93,7 @@ def test_a_selection_of_everything_is_refused() -> None:
 # --- preview, confirmation and cancelling --------------------------------------------------------------------------
 
 
-class CountingCluster(FakeCluster):
+class Counting(FakeCluster):
     """Counts how often each entry is read."""
 
     def __init__(self) -> None:
@@ -109,12 +109,12 @@ class CountingCluster(FakeCluster):
 
 
 @pytest.fixture
-def cluster() -> CountingCluster:
-    return CountingCluster()
+def cluster() -> Counting:
+    return Counting()
 
 
 @pytest.fixture
-def sidecar(cluster: CountingCluster) -> FakeSidecar:
+def sidecar(cluster: Counting) -> FakeSidecar:
     return FakeSidecar(cluster)
 
 
@@ -127,7 +127,7 @@ def cancel_previewed(sidecar: FakeSidecar, shown: Preview) -> list[MessageOutcom
     return [outcome for batch in batches for outcome in sidecar.feature.cancel_batch(batch, CancelOptions())]
 
 
-def test_an_entry_is_read_once_from_preview_to_cancellation(cluster: CountingCluster, sidecar: FakeSidecar) -> None:
+def test_an_entry_is_read_once_from_preview_to_cancellation(cluster: Counting, sidecar: FakeSidecar) -> None:
     meant = [*cluster.publish(3, key="k"), *cluster.publish(2, key="k", due_in_ms=90_000)]
     cluster.publish(4, key="other")
     cluster.clock.advance_ms(1)
@@ -142,7 +142,7 @@ def test_an_entry_is_read_once_from_preview_to_cancellation(cluster: CountingClu
 
 @pytest.mark.parametrize("change", ["another selection", "kept no more"])
 def test_selection_outside_the_cache_is_read_again(
-    cluster: CountingCluster, sidecar: FakeSidecar, change: str, monkeypatch: pytest.MonkeyPatch
+    cluster: Counting, sidecar: FakeSidecar, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.publish(2, key="k", properties={"a": "1"})
     cluster.publish(1, key="other", properties={"a": "1"})
@@ -172,7 +172,7 @@ def test_the_oldest_of_too_many_previews_are_read_again() -> None:
 CHANGES = pytest.mark.parametrize("change", ["acknowledged", "dropped", "came due"])
 
 
-def happens(cluster: CountingCluster, change: str, message: Position) -> None:
+def happens(cluster: Counting, change: str, message: Position) -> None:
     if change == "acknowledged":
         cluster.subscriptions_["s"].acked.add(message)
     elif change == "dropped":
@@ -182,9 +182,7 @@ def happens(cluster: CountingCluster, change: str, message: Position) -> None:
 
 
 @CHANGES
-def test_change_after_the_preview_prevents_cancelling(
-    cluster: CountingCluster, sidecar: FakeSidecar, change: str
-) -> None:
+def test_change_after_the_preview_prevents_cancelling(cluster: Counting, sidecar: FakeSidecar, change: str) -> None:
     one, _ = cluster.publish(2, key="k")
     cluster.clock.advance_ms(1)
     shown = sidecar.feature.preview(TOPIC, KEY)
@@ -196,7 +194,7 @@ def test_change_after_the_preview_prevents_cancelling(
 
 @CHANGES
 def test_message_changed_after_confirmation_is_not_acknowledged(
-    cluster: CountingCluster, sidecar: FakeSidecar, change: str
+    cluster: Counting, sidecar: FakeSidecar, change: str
 ) -> None:
     one, _ = cluster.publish(2, key="k")
     cluster.clock.advance_ms(1)
@@ -212,7 +210,7 @@ def test_message_changed_after_confirmation_is_not_acknowledged(
 
 @pytest.mark.parametrize("facts", [{"messages_in_batch": 3}, {"transaction": True}])
 def test_an_entry_that_is_more_than_its_times_is_read_again_and_refused(
-    cluster: CountingCluster, sidecar: FakeSidecar, facts: dict[str, object]
+    cluster: Counting, sidecar: FakeSidecar, facts: dict[str, object]
 ) -> None:
     (position,) = cluster.publish(1, key="k", **facts)
     cluster.clock.advance_ms(1)
@@ -222,9 +220,7 @@ def test_an_entry_that_is_more_than_its_times_is_read_again_and_refused(
     assert cluster.subscriptions_["s"].by_sidecar == set()
 
 
-def test_messages_published_later_by_producer_clock_are_reported(
-    cluster: CountingCluster, sidecar: FakeSidecar
-) -> None:
+def test_messages_published_later_by_producer_clock_are_reported(cluster: Counting, sidecar: FakeSidecar) -> None:
     now_ms = cluster.clock.now_ms()
     meant = cluster.publish(1, key="k", publish_time_ms=now_ms - 1)
     cluster.publish(2, key="k", publish_time_ms=now_ms + 60_000)
@@ -247,7 +243,7 @@ def test_messages_published_later_by_producer_clock_are_reported(
     ],
 )
 def test_a_selection_on_no_such_subscription_is_an_error_and_not_nothing(
-    cluster: CountingCluster,
+    cluster: Counting,
     sidecar: FakeSidecar,
     names: tuple[str, ...],
     types: dict[str, SubscriptionType],
@@ -265,7 +261,7 @@ def test_a_selection_on_no_such_subscription_is_an_error_and_not_nothing(
 
 
 def test_a_subscription_that_cannot_be_cancelled_on_does_not_stop_a_selection_of_all(
-    cluster: CountingCluster, sidecar: FakeSidecar
+    cluster: Counting, sidecar: FakeSidecar
 ) -> None:
     cluster.publish(1, key="k")
     cluster.clock.advance_ms(1)
@@ -273,7 +269,7 @@ def test_a_subscription_that_cannot_be_cancelled_on_does_not_stop_a_selection_of
     assert sidecar.feature.preview(TOPIC, KEY).count == 1
 
 
-def test_entries_due_outside_the_range_are_not_read(cluster: CountingCluster, sidecar: FakeSidecar) -> None:
+def test_entries_due_outside_the_range_are_not_read(cluster: Counting, sidecar: FakeSidecar) -> None:
     meant = cluster.publish(2, key="k")
     others = cluster.publish(3, key="k", due_in_ms=900_000)
     cluster.clock.advance_ms(1)

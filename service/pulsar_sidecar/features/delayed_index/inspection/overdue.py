@@ -157,12 +157,8 @@ class OverdueReader:
     def overdue(self, topic: TopicName, subscription: str | None, late_ms: int, limit: int) -> OverdueReport:
         """Return the messages that have been due for at least ``late_ms`` and are unacknowledged.
 
-        Args:
-            topic: topic with or without partitions.
-            subscription: only subscription to read; None for every durable one.
-            late_ms: minimum lateness, milliseconds; a message due for less may be in delivery.
-            limit: maximum number of entries read, from the oldest in each partition; entries that buckets (PIP-195)
-                show as due later are not read.
+        A message due for less may be in delivery. At most ``limit`` entries are read, from the oldest in each partition
+        on, and none that buckets (PIP-195) show as due later.
 
         Raises:
             NotFoundError: there is no such topic, or no such subscription.

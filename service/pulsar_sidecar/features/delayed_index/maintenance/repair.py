@@ -3,9 +3,8 @@
 Invariants: execution finds everything anew and proceeds only if the result is what was approved. A cursor is changed
 only while no broker has the topic loaded, by compare-and-set (`attach.BucketPointers`). No ledger is deleted here: a
 record asks the deletion service to delete it, which proves again that nothing references the ledger; the record is
-durable before the property is removed from the cursor, so nothing leaks. A bucket is attached only if every bit has an
-index and every index has its message's due time: a broker does not dispatch a message that only has a bit, so a wrong
-bucket loses messages, and a dropped one costs time.
+durable before the property is removed from the cursor, so nothing leaks. `orphans` decides
+which buckets are attached: a wrong bucket loses messages, and a dropped one costs time.
 """
 
 import hashlib
