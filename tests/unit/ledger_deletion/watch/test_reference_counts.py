@@ -138,8 +138,12 @@ def test_newly_linked_ledgers_are_reported_once() -> None:
     assert counts.take_linked() == []
 
 
-def test_a_ledger_in_several_lists_leaves_with_the_last_one() -> None:
-    counts = counts_of([1], (TOPIC, managed_ledger_bytes([1])), (OTHER, managed_ledger_bytes([1])))
+@pytest.mark.parametrize("walked", [True, False])
+def test_a_ledger_in_several_lists_leaves_with_the_last_one(walked: bool) -> None:
+    named = [(TOPIC, managed_ledger_bytes([1])), (OTHER, managed_ledger_bytes([1]))]
+    counts = counts_of([1], *(named if walked else ()))
+    for path, data in () if walked else named:
+        counts.read(path, data)
     assert counts.references == 2
     assert set(counts.named_by(LedgerId(1))) == {TOPIC, OTHER}
     assert counts.read(TOPIC, managed_ledger_bytes([])) == []
