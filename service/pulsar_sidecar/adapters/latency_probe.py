@@ -9,18 +9,18 @@ from typing import Final, Protocol
 
 from pulsar_sidecar.features.ledger_deletion.second_phase.limits import AdaptiveLimit
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.errors import SidecarError
 
 _LOG = logging.getLogger(__name__)
 _FAREWELL_SECONDS: Final = 1.0
-_RECONNECT_SECONDS: Final = 1.0
+RECONNECT_SECONDS: Final = 1.0
 
 
 class ProbeConnection(Protocol):
-    """Connection of the probe; every method raises `OSError` for a server that cannot be reached, or refuses."""
+    """Connection of the probe to one server."""
 
-    def round_trip(self, overdue: Callable[[float], None]) -> float:
-        """Return the seconds from sending a probe to its answer; meanwhile call ``overdue`` with the wait so far."""
+    def ask(self) -> None:
+        """Wait for the answer to a small request; raise `TemporaryError` if there is none."""
 
     def close(self) -> None: ...
 
@@ -65,12 +65,14 @@ class LatencyProbe:
             server = random.choice(self._servers)  # noqa: S311
             try:
                 with closing(self._connect(server)) as connection:
+                    connection.ask()  # which connects
                     is_unreachable = False
                     while not self._stop.is_set():
-                        self._listener.observe(connection.round_trip(self._listener.overdue))
+                        with self._listener.probing():
+                            connection.ask()
                         self._clock.wait_seconds(self._listener.probe_interval_seconds(), self._stop)
-            except (OSError, InvalidInputError) as error:
+            except SidecarError as error:
                 level = logging.DEBUG if is_unreachable else logging.INFO
                 _LOG.log(level, "the latency of the metadata store at %s cannot be measured now: %s", server, error)
                 is_unreachable = True
-                self._clock.wait_seconds(_RECONNECT_SECONDS, self._stop)
+                self._clock.wait_seconds(RECONNECT_SECONDS, self._stop)

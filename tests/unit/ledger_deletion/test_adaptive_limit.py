@@ -1,5 +1,6 @@
 """The adaptive limit: an ordinary law that keeps its bounds, goes by deletions' own harm only, and never gets stuck."""
 
+import contextlib
 import random
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from pulsar_sidecar.features.ledger_deletion.second_phase.limits import (
     AdaptiveLimit,
     percentile,
 )
+from pulsar_sidecar.model.errors import TemporaryError
 
 from tests.fakes.clock import FakeClock
 
@@ -132,13 +134,21 @@ def test_old_idle_latencies_are_forgotten() -> None:
 def test_an_unanswered_probe_is_a_stall_before_its_answer_comes() -> None:
     clock = FakeClock()
     limit = AdaptiveLimit(clock, 2.0)
-    with limit.sending():
+    with limit.sending(), limit.probing():
         clock.advance_ms(100)
-        limit.overdue(0.1)
-        assert limit.readings().level == FIRST_LEVEL
+        assert limit.most_in_flight() == FIRST_LEVEL
         clock.advance_ms(50)
-        limit.overdue(0.15)
         assert limit.most_in_flight() == 1
+
+
+def test_a_probe_that_failed_says_nothing() -> None:
+    clock = FakeClock()
+    limit = AdaptiveLimit(clock, 2.0)
+    with limit.sending():
+        with contextlib.suppress(TemporaryError), limit.probing():
+            clock.advance_ms(150)
+            raise TemporaryError("no answer")
+        assert limit.most_in_flight() == FIRST_LEVEL
 
 
 def test_without_any_answer_to_a_probe_it_is_one() -> None:
@@ -162,9 +172,9 @@ def test_lateness_with_nothing_on_its_way_changes_nothing() -> None:
     before = limit.readings()
     with limit.batch():
         for seconds in (0.05, 0.2, 0.02, 1.0) * 50:
-            limit.overdue(seconds)
-            clock.advance_ms(round(seconds * 1000))
-            limit.observe(seconds)
+            with limit.probing():
+                clock.advance_ms(round(seconds * 1000))
+                assert limit.most_in_flight() == FIRST_LEVEL
         assert limit.readings() == before
         with limit.sending():
             clock.advance_ms(5)
@@ -259,7 +269,7 @@ def test_a_store_that_got_slow_for_other_reasons_does_not_hold_it_up_for_ever() 
     st.lists(
         st.one_of(
             st.tuples(st.just("observe"), st.floats(0, 100)),
-            st.tuples(st.just("overdue"), st.floats(0, 100)),
+            st.tuples(st.just("probe"), st.floats(0, 2)),
             st.tuples(st.just("delete"), st.floats(0, 1)),
             st.tuples(st.just("wait"), st.floats(0, 2_000)),
         ),
@@ -273,8 +283,10 @@ def test_level_never_leaves_its_bounds(events: list[tuple[str, float]], factor: 
     for what, seconds in events:
         if what == "observe":
             limit.observe(seconds)
-        elif what == "overdue":
-            limit.overdue(seconds)
+        elif what == "probe":
+            with limit.probing():
+                clock.advance_ms(round(seconds * 1000))
+                assert 1 <= limit.most_in_flight() <= 50
         elif what == "wait":
             clock.advance_ms(round(seconds * 1000))
         else:

@@ -53,6 +53,7 @@ class AdaptiveLimit:
         now = clock.monotonic_seconds()
         self._answered_at = self._worked_at = now - _IDLE_AFTER_SECONDS
         self._observed_at = now
+        self._probed_at: float | None = None
         self._idle: deque[float] = deque(maxlen=_PROBES)
         self._recent: deque[float] = deque(maxlen=_PROBES)
         self._idle_p99_seconds: float | None = None
@@ -60,7 +61,10 @@ class AdaptiveLimit:
     def most_in_flight(self) -> int:
         """Return the number of deletions that may be in flight now; call it before each transaction."""
         with self._lock:
-            if self._clock.monotonic_seconds() - self._observed_at > _BLIND_SECONDS:
+            now = self._clock.monotonic_seconds()
+            probed_at = self._probed_at
+            is_stalled = probed_at is not None and now - probed_at > _STALL_SECONDS and self._overlaps(probed_at)
+            if is_stalled or now - self._observed_at > _BLIND_SECONDS:
                 self._level = LOWEST_LEVEL
             return int(self._level)
 
@@ -97,6 +101,19 @@ class AdaptiveLimit:
             is_idle = self._is_idle_since(self._clock.monotonic_seconds())
             return _IDLE_INTERVAL_SECONDS if is_idle else _WORKING_INTERVAL_SECONDS
 
+    @contextmanager
+    def probing(self) -> Iterator[None]:
+        """Wrap a probe, from sending it to its answer; one that fails is not observed."""
+        began = self._clock.monotonic_seconds()
+        with self._lock:
+            self._probed_at = began
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._probed_at = None
+        self.observe(self._clock.monotonic_seconds() - began)
+
     def observe(self, seconds: float) -> None:
         """Record the duration of a probe."""
         with self._lock:
@@ -115,12 +132,6 @@ class AdaptiveLimit:
                 self._idle.append(seconds)
                 if len(self._idle) == _PROBES:
                     self._idle_p99_seconds = percentile(self._idle, 0.99)
-
-    def overdue(self, seconds: float) -> None:
-        """Record the time for which a probe has had no response; `observe` follows at its end."""
-        with self._lock:
-            if seconds > _STALL_SECONDS and self._overlaps(self._clock.monotonic_seconds() - seconds):
-                self._level = LOWEST_LEVEL
 
     def readings(self) -> LimitReadings:
         """Return the readings for the status and the metrics."""
