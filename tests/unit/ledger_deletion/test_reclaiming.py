@@ -106,4 +106,4 @@ def test_the_status_keeps_the_last_reading_while_the_topic_cannot_be_read(
 
     fake_pulsar.clock.wait_seconds = wait
     reclaiming.run(StopsLater())
-    assert (waits, reclaiming.last.as_of_ms) == ([300.0, 300.0], fake_pulsar.clock.now_ms())
+    assert (waits, reclaiming.last.as_of_ms) == ([900.0, 900.0], fake_pulsar.clock.now_ms())

@@ -353,7 +353,7 @@ class ServiceStatus:
     """Time of reading; older than a few seconds only while the cluster does not answer."""
     reclaimed: Reclaim | None = None
     """Last reading of what bookies have given back of the last day's deletions, as ``reclaimed`` returns it: the
-    sidecar takes one every 5 minutes; null before the first."""
+    sidecar takes one every 15 minutes; null before the first."""
 
 
 @result

@@ -32,7 +32,8 @@ _ASKED: Final = 100
 COUNTED: Final = 100_000
 """Number of the last deleted ledgers that are counted, which bounds the memory."""
 _STATUS_HOURS: Final = 24.0
-_STATUS_PERIOD_SECONDS: Final = 300.0
+_STATUS_PERIOD_SECONDS: Final = 900.0
+"""Bookies collect no more often by default (``gcWaitTime``), and a reading of 100,000 ledgers takes seconds."""
 _LONGEST_SHARE: Final = 20
 """The status's readings take at most this part of the time, however much the outcome topic holds."""
 
