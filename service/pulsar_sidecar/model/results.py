@@ -7,6 +7,7 @@ pydantic; `server.answers` reads ``__pydantic_config__``.
 import ast
 import inspect
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any, Final, TypeVar, dataclass_transform
 
@@ -19,14 +20,18 @@ def camel_case(name: str) -> str:
     return first + "".join(word.capitalize() for word in others)
 
 
-def _describe_inherited_fields(schema: dict[str, Any], kind: type) -> None:
-    """Add the descriptions of inherited fields, since pydantic reads only those of the class itself."""
-    for base in kind.__mro__[1:]:
-        if "__pydantic_config__" in vars(base):
-            for name, text in _attribute_docstrings(base).items():
+def _describe_fields(schema: dict[str, Any], kind: type) -> None:
+    """Add the strings below fields, inherited ones too, when a schema is shown.
+
+    Pydantic's ``use_attribute_docstrings`` parses a class again for each route that returns it.
+    """
+    for each in kind.__mro__:
+        if "__pydantic_config__" in vars(each):
+            for name, text in _attribute_docstrings(each).items():
                 schema["properties"][camel_case(name)].setdefault("description", text)
 
 
+@cache
 def _attribute_docstrings(kind: type) -> dict[str, str]:
     (described,) = ast.parse(inspect.getsource(kind)).body
     assert isinstance(described, ast.ClassDef)
@@ -41,10 +46,9 @@ def _attribute_docstrings(kind: type) -> dict[str, str]:
 
 _CONFIG: Final[dict[str, Any]] = {
     "alias_generator": camel_case,
-    "json_schema_extra": _describe_inherited_fields,
+    "json_schema_extra": _describe_fields,
     "json_schema_serialization_defaults_required": True,
     "serialize_by_alias": True,
-    "use_attribute_docstrings": True,
     "validate_by_name": True,
 }
 

@@ -197,14 +197,14 @@ def test_a_connection_whose_place_is_needed_while_it_is_opened_does_not_hold_up_
 
 
 def test_slow_reader_gets_the_full_response() -> None:
-    limits = Limits(connections=2, head_seconds=1.0, body_seconds=2.0)
+    limits = Limits(connections=2, head_seconds=1.0, body_seconds=4.0)
     with served(FakeDeletionService(), limits=limits) as server, ExitStack() as stack:
         slow = deaf(server, stack, 65_536)  # of a smaller one the system itself may wait for seconds to use it again
         slow.sendall(head("GET", "/openapi.json") * 100 + head("GET", "/livez", "connection: close"))
         received = b""
         while piece := slow.recv(65_536):
             received += piece
-            CLOCK.wait_seconds(0.04, threading.Event())
+            CLOCK.wait_seconds(0.05, threading.Event())
         assert received.count(b"HTTP/1.1 200 ") == 101
 
 
