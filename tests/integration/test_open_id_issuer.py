@@ -150,6 +150,7 @@ def test_commands_get_their_own_token(guarded: Guarded) -> None:
 
 def test_a_new_key_of_the_issuer_counts_and_an_issuer_that_is_away_does_not_matter(guarded: Guarded) -> None:
     before = guarded.issuer.token("admin")
+    assert guarded.answers(before)[1] == 200
     guarded.issuer.close()
     assert guarded.answers(before)[1] == 200
     guarded.issuer.start("second")

@@ -104,9 +104,5 @@ def test_neither_a_dry_run_nor_pins_make_a_broker_load_the_topics_of_a_bundle(sc
     pins = scene.sidecar.call("GET", f"/admin/v2/pins/namespaces/{scene.namespace}")
     assert {pin["cause"] for topic in pins["largest"] for pin in topic["pins"]} == {"unreadable-retention"}
     assert not loaded(scene)
-
-    def loaded_by_a_question() -> bool:
-        scene.workload.admin("GET", scene.workload.of_topic(topics[0], "retention"), applied="true")
-        return bool(loaded(scene))
-
-    until(loaded_by_a_question, "brokers load the bundle of the policies, as this sweep supposes")
+    scene.workload.request("GET", scene.workload.of_topic(topics[0], "stats"))
+    until(lambda: str(topics[0]) in loaded(scene), "a broker asked for the topic's statistics loads its bundle")
