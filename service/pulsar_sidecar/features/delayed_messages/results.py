@@ -35,15 +35,12 @@ class CancellationStatus(Enum):
     REFUSED = "REFUSED"
     """The message cannot or may not be cancelled; nothing was changed."""
 
-    @property
-    def cancelled(self) -> bool:
+    def __init__(self, value: str) -> None:
+        # Attributes, because bulk requests read them once or twice a message.
+        self.cancelled = value in {"ACKED", "PERSISTED", "EXPIRED"}
         """True if the message will not be delivered on this subscription (204)."""
-        return self in (CancellationStatus.ACKED, CancellationStatus.PERSISTED, CancellationStatus.EXPIRED)
-
-    @property
-    def open(self) -> bool:
+        self.open = value in {"ACCEPTED", "ACKED", "PERSISTED"}
         """True if the sidecars still reconcile it with the cursor."""
-        return self in (CancellationStatus.ACCEPTED, CancellationStatus.ACKED, CancellationStatus.PERSISTED)
 
 
 class Cause(Enum):
