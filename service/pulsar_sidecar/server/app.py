@@ -15,7 +15,7 @@ from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.observability.metrics import CONTENT_TYPE
 from pulsar_sidecar.server.callers import Caller, CallerRights
-from pulsar_sidecar.server.document import complete, operation_id
+from pulsar_sidecar.server.document import complete
 from pulsar_sidecar.server.errors import HANDLERS
 from pulsar_sidecar.server.guard import GuardedRoute, guarded_router, guarded_routes
 from pulsar_sidecar.server.rights import Right, Rights, takes
@@ -68,7 +68,10 @@ def create_app(
     and answers 503 once ``draining`` is set. ``rights`` decide each caller's access. ``token_required`` marks tokens as
     required in the reference; ``docs`` serves the reference as a page. ``cluster`` is the name that callers see.
     """
+    routers = (*routers, _callers(rights, cluster), _probes(missing, registry, draining))
     app = _App(
+        # An included router's routes would be built, and matched, twice.
+        routes=[route for router in routers for route in router.routes],
         title="pulsar-sidecar",
         version=version,
         description=_DESCRIPTION,
@@ -76,13 +79,10 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         exception_handlers=HANDLERS,
-        generate_unique_id_function=operation_id,
     )
     app.token_required = token_required
     app.state.rights = rights
     app.router.route_class = GuardedRoute
-    for router in (*routers, _callers(rights, cluster), _probes(missing, registry, draining)):
-        app.include_router(router)
     if docs:
         page = Environment(autoescape=True).from_string(_REFERENCE)
 

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
-from fastapi.routing import APIRoute
-
 from pulsar_sidecar.server.gate import OPEN_PATHS
 from pulsar_sidecar.server.schemas import Reason
 
@@ -33,12 +31,6 @@ _HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
 }
 _END_OF_CLAUSE: Final = re.compile(r"[.:;](?=\s|$)")
 _TOKEN: Final = {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "A Pulsar token."}
-
-
-def operation_id(route: APIRoute) -> str:
-    """Return the route's name in camelCase; a test proves that each is unique."""
-    first, *others = route.name.split("_")
-    return first + "".join(word[:1].upper() + word[1:] for word in others)
 
 
 def complete(document: dict[str, Any], *, token_required: bool) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
-from fastapi.routing import APIRoute, iter_route_contexts
+from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
+from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from pulsar_sidecar.model.errors import TemporaryError
@@ -126,21 +127,33 @@ def guarded_routes(app: FastAPI) -> Iterator[tuple[str, str, Right]]:
     Raises:
         TypeError: a route is not guarded.
     """
-    for route in iter_route_contexts(app.routes):
-        original = route.original_route
-        if isinstance(original, GuardedRoute):
-            right = original.right
+    for route in app.routes:
+        assert isinstance(route, Route)
+        if isinstance(route, GuardedRoute):
+            right = route.right
         elif route.path == app.openapi_url:
             right = Right.ROLE  # the framework's own route, to which the gate admits every role
         else:
             raise TypeError(f"{route.path} is not guarded; make its router with guarded_router")
         for method in sorted((route.methods or set()) - {"HEAD"}):
-            yield method, route.path or "", right
+            yield method, route.path, right
 
 
 def guarded_router(tag: str, prefix: str = "") -> APIRouter:
     """Return a router with guarded routes and the common shape of errors."""
-    return APIRouter(prefix=prefix, tags=[tag], route_class=GuardedRoute, responses={"default": {"model": Reason}})
+    return APIRouter(
+        prefix=prefix,
+        tags=[tag],
+        route_class=GuardedRoute,
+        responses={"default": {"model": Reason}},
+        generate_unique_id_function=_operation_id,
+    )
+
+
+def _operation_id(route: APIRoute) -> str:
+    """Return the route's name in camelCase; a test proves that each is unique."""
+    first, *others = route.name.split("_")
+    return first + "".join(word[:1].upper() + word[1:] for word in others)
 
 
 def without_body(receive: Receive) -> Receive:

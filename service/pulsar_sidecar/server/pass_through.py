@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
-from fastapi.routing import iter_route_contexts
 from starlette.datastructures import Headers
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from pulsar_sidecar.model.errors import (
@@ -226,8 +225,8 @@ def _patterns(
     """Return one pattern of the routes' paths for each method, and one of the paths where brokers have none."""
     paths: dict[str, list[str]] = {}
     alone: list[str] = []
-    for route in iter_route_contexts(routes):
-        if route.path_regex is not None and route.original_route not in passed:
+    for route in routes:
+        if isinstance(route, Route) and route not in passed:
             pattern = re.sub(r"\?P<\w+>", "?:", route.path_regex.pattern)
             for method in route.methods or ():
                 paths.setdefault(method, []).append(pattern)
@@ -241,8 +240,7 @@ def _plain(path: str) -> str:
 
 
 def _prepared(routes: Sequence[BaseRoute]) -> list[GuardedRoute]:
-    originals = (route.original_route for route in iter_route_contexts(routes))
-    return [route for route in originals if isinstance(route, GuardedRoute) and route.right is Right.BROKERS]
+    return [route for route in routes if isinstance(route, GuardedRoute) and route.right is Right.BROKERS]
 
 
 def _target(scope: Scope) -> str:

@@ -50,11 +50,7 @@ def router(service: LedgerDeletion) -> APIRouter:
     _add_changes(operators, service)
     add_topic_deletions(operators, service)
     add_watch(operators, service)
-    routes = APIRouter()
-    routes.include_router(topics)
-    routes.include_router(namespaces)
-    routes.include_router(operators)
-    return routes
+    return APIRouter(routes=[*topics.routes, *namespaces.routes, *operators.routes])
 
 
 def _add_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
