@@ -1,5 +1,6 @@
 """What hearing of changes and reading the store whole promise, on the store in memory and on the real one."""
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -19,7 +20,7 @@ from pulsar_sidecar.features.ledger_deletion.watch.ports import (
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion
 from pulsar_sidecar.model.metadata import Guard, GuardedDeletion, MetadataStore
-from pulsar_sidecar.ownership.paths import ledger_path
+from pulsar_sidecar.ownership.paths import is_topic_node, ledger_path
 
 from tests.cluster.patience import PATIENCE_SECONDS
 from tests.contract.metadata_store_servers import CLOCK, PATIENT
@@ -32,6 +33,7 @@ ROOT = "/ledgers"
 TOPIC = "/managed-ledgers/t/n/persistent/a%2Fb"
 CURSOR = f"{TOPIC}/sub"
 SCHEMA = "/schemas/t/n/a"
+TOPIC_ROOTS = ("/managed-ledgers", "/admin/partitioned-topics")
 SHORT, LONG = LedgerId(7), LedgerId(2**31 + 5)
 
 
@@ -226,8 +228,27 @@ def test_the_whole_store_is_read(watched: Watched) -> None:
     assert sorted(int(ledger_id) for ids in found for ledger_id in ids) == ledgers
 
 
+@pytest.mark.parametrize("is_hurried", [False, True])
+def test_topics_own_nodes_are_read(watched: Watched, is_hurried: bool) -> None:
+    folders = ("t/n/persistent", "t/c/n/persistent", "t/c/persistent/persistent", "t/n/persistent/persistent")
+    topics = {f"{root}/{folder}/a%2Fb": root.encode() for root in TOPIC_ROOTS for folder in folders}
+    topics |= {f"/managed-ledgers/many/n/persistent/{number}": b"" for number in range(300)}
+    others = (CURSOR, "/managed-ledgers/t/c/n/persistent/a%2Fb/cursor", "/admin/policies/t/n", SCHEMA)
+    for path, data in {**topics, **dict.fromkeys(others, b"other")}.items():
+        watched.store.create(path, data)
+    watched.store.create("/admin/partitioned-topics/t/n/non-persistent/a", b"")
+    hurry = threading.Event()
+    if is_hurried:
+        hurry.set()
+    walked = [node for piece in watched.whole.topics(hurry) for node in piece if node[0] in topics]
+    assert dict(walked) == topics
+    assert len(walked) == len(topics)
+
+
 def test_a_cluster_without_topics_has_no_nodes(watched: Watched) -> None:
     assert [node for piece in watched.whole.nodes() for node in piece] == []
+    nodes = [path for piece in watched.whole.topics(threading.Event()) for path, _ in piece]
+    assert not any(map(is_topic_node, nodes))
 
 
 def test_no_ledgers_root_is_an_error(watched: Watched) -> None:

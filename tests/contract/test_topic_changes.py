@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 from pulsar_sidecar.adapters.metadata_access import SessionOptions
-from pulsar_sidecar.adapters.metadata_stores import open_store, open_topic_changes
+from pulsar_sidecar.adapters.metadata_stores import open_store, open_topic_changes, open_whole_store
 from pulsar_sidecar.adapters.zookeeper.zookeeper_changes import ZooKeeperTopicChanges
 from pulsar_sidecar.features.ledger_deletion.watch.ports import ChangesLostError, TopicChanges
 from pulsar_sidecar.features.ledger_deletion.workflow.shadow_index import ShadowIndex
@@ -18,6 +18,7 @@ from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
 
 from tests.cluster.patience import PATIENCE_SECONDS
@@ -179,7 +180,7 @@ def test_an_index_misses_no_shadow_while_connections_break(zookeeper: LoneZooKee
         ThreadPoolExecutor(2) as pool,
     ):
         store.create("/managed-ledgers/t/n/persistent/x", managed_ledger_bytes([1]))
-        index = ShadowIndex(store, changes, CLOCK, stop)
+        index = ShadowIndex(store, open_whole_store(url, CLOCK, DEFAULT_LEDGERS_ROOT), changes, CLOCK, stop)
         running = pool.submit(index.run)
         cutting = pool.submit(_cut_until, enough, changes)
         data = managed_ledger_bytes([1], properties={SHADOW_SOURCE: SOURCE})
@@ -219,7 +220,7 @@ def _cut_until(enough: threading.Event, changes: ZooKeeperTopicChanges) -> None:
 def test_looks_of_many_threads_are_answered_by_few_requests(url: str) -> None:
     source, stop = parse_topic_name(SOURCE), threading.Event()
     with open_patiently(url) as store, closing(listen(url)) as changes, ThreadPoolExecutor(51) as pool:
-        index = ShadowIndex(store, changes, CLOCK, stop)
+        index = ShadowIndex(store, open_whole_store(url, CLOCK, DEFAULT_LEDGERS_ROOT), changes, CLOCK, stop)
         running = pool.submit(index.run)
         try:
             for number in range(20):

@@ -31,5 +31,6 @@ class FakeShadows:
     def _known(self) -> KnownShadows:
         known = KnownShadows()
         for path in filter(is_topic_node, self._store.paths()):
-            known.note(path, self._store.peek(path))
+            node = self._store.peek(path)
+            known.note(path, None if node is None else node.data)
         return known

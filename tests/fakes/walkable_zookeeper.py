@@ -12,12 +12,13 @@ from typing import Any
 
 from kazoo.exceptions import ConnectionLoss
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
+from pulsar_sidecar.adapters.metadata_access import WalkOptions
 from pulsar_sidecar.adapters.zookeeper.multiread import GET_CHILDREN, GET_DATA, MultiOperations, Sync
 from pulsar_sidecar.adapters.zookeeper.node_walk import Matches, NodeWalk
 from pulsar_sidecar.adapters.zookeeper.session import Deadline, KazooSession
 from pulsar_sidecar.adapters.zookeeper.whole_store import ZooKeeperWholeStore
 from pulsar_sidecar.adapters.zookeeper.zookeeper_walk import ZooKeeperWalk
-from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.clocks import Clock, StopSignal
 from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT
 
 from tests.fakes.clock import FakeClock
@@ -147,8 +148,8 @@ class _WholeStore(ZooKeeperWholeStore):
         super().__init__("zk:memory", FakeClock(), ledgers_root)
         self._server = server
 
-    def _walk(self, root: str, is_skipped: Matches, is_unread: Matches) -> NodeWalk:
-        return self._server.walk(root=root, is_skipped=is_skipped, is_unread=is_unread)
+    def _walk(self, root: str, is_skipped: Matches, *, hurry: StopSignal | None = None, **bounds: Any) -> NodeWalk:
+        return self._server.walk(options=WalkOptions(hurry=hurry), root=root, is_skipped=is_skipped, **bounds)
 
 
 class _Session(KazooSession):

@@ -16,7 +16,7 @@ from pulsar_sidecar.features.ledger_deletion.watch.ports import (
     UnwatchableError,
     WalkedNode,
 )
-from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.clocks import Clock, StopSignal
 from pulsar_sidecar.model.errors import SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.ownership.paths import (
@@ -171,6 +171,7 @@ class FakeWholeStore:
         forbidden: unreadable nodes.
         pieces_of: number of nodes or ledgers in a piece.
         between: function called after each piece, while the iteration waits.
+        hurried: number of pieces of topics that were read in a hurry.
     """
 
     def __init__(self, store: FakeMetadataStore, ledgers_root: str = DEFAULT_LEDGERS_ROOT) -> None:
@@ -179,6 +180,7 @@ class FakeWholeStore:
         self.between: Callable[[], object] = lambda: None
         self._store = store
         self._root = ledgers_root
+        self.hurried = 0
         self._errors: list[SidecarError] = []
 
     def fail_next(self, error: SidecarError) -> None:
@@ -195,6 +197,21 @@ class FakeWholeStore:
     def nodes(self) -> Iterator[Sequence[WalkedNode]]:
         for paths in self._pieces(*_REFERRING):
             yield [walked for path in paths if (walked := self._walked(path)) is not None]
+
+    def topics(self, hurry: StopSignal) -> Iterator[Sequence[tuple[str, bytes]]]:
+        # As a walk: everything is listed first, and the next piece is asked for before the last one is handed over.
+        self._store.children(MANAGED_LEDGERS)
+        paths = [path for path in self._store.paths() if is_topic_node(path)]
+        ahead: list[tuple[str, bytes]] = []
+        for start in range(0, len(paths), self.pieces_of):
+            nodes = self._store.read_many(paths[start : start + self.pieces_of])
+            self.hurried += hurry.is_set()
+            self.between()
+            yield ahead
+            ahead = [(node.path, node.data) for node in nodes if node is not None]
+            self._fail()
+        yield ahead
+        self._fail()
 
     def _pieces(self, *below: str) -> Iterator[Sequence[str]]:
         paths = [path for path in self._store.paths() if path.startswith(below)]

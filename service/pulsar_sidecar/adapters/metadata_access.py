@@ -85,11 +85,12 @@ DEFAULT_OPTIONS: Final = SessionOptions()
 
 @dataclass(frozen=True, slots=True)
 class WalkOptions:
-    """Options of a walk: credential, most nodes per second (None for no limit), and TLS."""
+    """Options of a walk: credential, TLS, and most nodes per second (None for no limit) unless ``hurry`` is set."""
 
     credential: StoreCredential | None = None
     nodes_per_second: float | None = None
     tls: StoreTls | None = None
+    hurry: StopSignal | None = None
 
 
 UNLIMITED = WalkOptions()

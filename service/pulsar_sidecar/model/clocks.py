@@ -58,23 +58,31 @@ def attempts(clock: Clock, seconds: float, pause_seconds: float, stop: StopSigna
 class Pace:
     """Rate limit of bulk reading, on average per second: other clients of the same servers should not notice it."""
 
-    def __init__(self, clock: Clock, per_second: float | None) -> None:
-        """Begin with ``per_second`` things a second; None for no limit."""
+    def __init__(self, clock: Clock, per_second: float | None, hurry: StopSignal | None = None) -> None:
+        """Begin with ``per_second`` things a second; None for no limit, and ``hurry`` lifts it while it is set."""
         self._clock = clock
         self._per_second = per_second
+        self._hurry = hurry
         self._due: float | None = None
 
     def batch_size(self, most: int) -> int:
         """Return the number of things to ask for in one request, at most ``most``, so that a low rate avoids bursts."""
-        return most if self._per_second is None else min(most, max(1, int(self._per_second / _PIECES_PER_SECOND)))
+        per_second = self._limit()
+        return most if per_second is None else min(most, max(1, int(per_second / _PIECES_PER_SECOND)))
 
     def wait_after(self, count: int, stop: StopSignal | None = None) -> None:
         """Wait, after ``count`` things were done, until the average is right or ``stop`` is set."""
-        if self._per_second is None:
+        per_second = self._limit()
+        if per_second is None:
+            # What was done in a hurry is not made up for.
+            self._due = None
             return
         now = self._clock.monotonic_seconds()
         # No burst follows a stall: it would hit servers that have just recovered.
         due = now if self._due is None else max(self._due, now - _MADE_UP_FOR_SECONDS)
-        self._due = due + count / self._per_second
+        self._due = due + count / per_second
         if self._due > now:
-            self._clock.wait_seconds(self._due - now, stop)
+            self._clock.wait_seconds(self._due - now, stop or self._hurry)
+
+    def _limit(self) -> float | None:
+        return None if self._hurry is not None and self._hurry.is_set() else self._per_second

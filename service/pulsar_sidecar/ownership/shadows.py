@@ -10,12 +10,13 @@ from typing import Any
 
 from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name, topic_of_managed_ledger
-from pulsar_sidecar.ownership.exact_decoding import unwrap
+from pulsar_sidecar.ownership.exact_decoding import WRAPPER_MAGIC, unwrap
 from pulsar_sidecar.ownership.paths import MANAGED_LEDGERS, PARTITIONED_TOPICS
 from pulsar_sidecar.ownership.references import managed_ledger_references
 
 SHADOW_SOURCE = "PULSAR.SHADOW_SOURCE"
 """``ManagedLedgerConfig.PROPERTY_SOURCE_TOPIC_KEY``: the property that makes a topic a shadow and names its source."""
+_PROPERTY = SHADOW_SOURCE.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,11 @@ class Shadow:
 
     topic: TopicName
     source: str
+
+
+def may_be_shadow(data: bytes) -> bool:
+    """Return False for an ordinary topic's node, of which `shadow_at` returns None; costs next to nothing."""
+    return _PROPERTY in data or data.startswith(WRAPPER_MAGIC)
 
 
 def shadow_at(path: str, data: bytes) -> Shadow | None:
@@ -40,11 +46,13 @@ def shadow_at(path: str, data: bytes) -> Shadow | None:
         else (MANAGED_LEDGERS, managed_ledger_shadow_source)
     )
     try:
-        source = read(data) if SHADOW_SOURCE.encode() in unwrap(data) else None
+        source = read(data) if _PROPERTY in unwrap(data) else None
     except UndecodableError as error:
         raise UndecodableError(f"{path} cannot be read, so it may be a shadow's: {error}") from error
+    if source is None:
+        return None
     topic = topic_of_managed_ledger(path.removeprefix(f"{root}/"))
-    return None if source is None or topic is None else Shadow(topic, source)
+    return None if topic is None else Shadow(topic, source)
 
 
 def managed_ledger_shadow_source(data: bytes) -> str | None:

@@ -353,8 +353,8 @@ class LedgerDeletion(_Group):
     ledger_deletion_watch_walk_interval_in_seconds: Seconds = 21_600
     """Seconds between complete walks of all references, even if the sidecar missed no change."""
     ledger_deletion_watch_nodes_per_second: float = Field(default=20_000, gt=0, le=1e9)
-    """Largest number of metadata-store nodes per second that the watch reads, and separately each search of
-    `delayed-index fsck --orphans`."""
+    """Largest number of metadata-store nodes per second that the watch reads, and separately the index of shadow topics
+    while no deletion waits for it, and each search of `delayed-index fsck --orphans`."""
 
 
 class DelayedMessages(_Group):

@@ -88,8 +88,8 @@ def service_of(
         offloaded=fake_pulsar.offloaded,
         bookies=NoBookies(),
         metadata_mismatch=metadata_mismatch,
+        whole=FakeWholeStore(store),
         changes=None if watch is None else FakeStoreChanges(store, fake_pulsar.clock),
-        whole=None if watch is None else FakeWholeStore(store),
     )
     configuration = Configuration(
         enabled=enabled,

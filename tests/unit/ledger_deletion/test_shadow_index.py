@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 from pulsar_sidecar.features.ledger_deletion.workflow.shadow_index import ShadowIndex
-from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import DataLossError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
@@ -20,7 +19,7 @@ from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.fakes.clock import FakeClock
 from tests.fakes.metadata import Method
 from tests.fakes.pulsar import FakePulsar
-from tests.fakes.watched_store import FakeTopicChanges
+from tests.fakes.watched_store import FakeTopicChanges, FakeWholeStore
 from tests.unit.ledger_deletion.sidecars import Sidecar
 
 SOURCE = "persistent://public/default/orders"
@@ -29,36 +28,23 @@ OTHER = "persistent://third/space/orders-shadow"
 SECONDS = 30.0
 
 
-class RecordingClock(FakeClock):
-    """Waits end at once; ``hurried`` are those that a caller who waits has cut short."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waits: list[float] = []
-        self.hurried = 0
-
-    def wait_seconds(self, seconds: float, stop: StopSignal | None = None) -> bool:
-        self.waits.append(seconds)
-        self.hurried += stop is not None and stop.is_set()
-        return super().wait_seconds(seconds, stop)
-
-
 class Indexed:
     """An index over a fake Pulsar; `running` has its loop run."""
 
-    def __init__(self, *, patience_seconds: float = SECONDS, is_watched: bool = True, sidecars: int = 1) -> None:
+    def __init__(self, *, patience_seconds: float = SECONDS, is_watched: bool = True) -> None:
         self.fake_pulsar = FakePulsar()
         self.store = self.fake_pulsar.store
         self.source = self.fake_pulsar.topic(SOURCE)
-        self.clock = RecordingClock()
+        self.clock = FakeClock()
+        self.whole = FakeWholeStore(self.store)
         self.changes = FakeTopicChanges(self.store.other_session(), self.clock)
         self.stop = threading.Event()
         self.index = ShadowIndex(
             self.store,
+            self.whole,
             self.changes if is_watched else None,
             self.clock,
             self.stop,
-            lambda: sidecars,
             patience_seconds=patience_seconds,
         )
 
@@ -227,25 +213,14 @@ def test_all_who_wait_share_one_look(indexed: Indexed) -> None:
     assert indexed.changes.times_caught_up - before in (1, 2)
 
 
-def test_topics_are_read_at_a_bounded_rate_while_no_deletion_waits() -> None:
-    indexed = Indexed(sidecars=3)
-    for number in range(1_200):
-        indexed.store.put(f"/managed-ledgers/public/default/persistent/plain-{number}", managed_ledger_bytes([1]))
-    with indexed.running():
-        indexed.index.all_shadows()
-    portions = [len(call.paths) for call in indexed.store.journal if call.method == "read_many"]
-    assert max(portions) == 500
-    assert sum(indexed.clock.waits) == pytest.approx(sum(portions) / 2_000 * 3)
-    assert indexed.clock.hurried == 0
-
-
-def test_a_deletion_that_waits_hurries_the_reading() -> None:
+@pytest.mark.parametrize("is_for_deletion", [False, True])
+def test_only_a_deletion_that_waits_hurries_the_reading(is_for_deletion: bool) -> None:
     indexed = Indexed(is_watched=False)
     for number in range(1_200):
         indexed.store.put(f"/managed-ledgers/public/default/persistent/plain-{number}", managed_ledger_bytes([1]))
     with indexed.running():
-        assert indexed.found() == []
-    assert indexed.clock.hurried == len(indexed.clock.waits) > 1
+        indexed.index.all_shadows(for_deletion=is_for_deletion)
+        assert indexed.whole.hurried == 13 * is_for_deletion
 
 
 # While it is not complete ----------------------------------------------------------------------------------------
@@ -295,6 +270,26 @@ def test_a_lost_connection_is_noticed_before_anyone_asks(indexed: Indexed) -> No
     until(lambda: indexed.changes.times_armed == 2, "the watches are set again", SECONDS)
     indexed.shadow(SHADOW)
     assert indexed.found() == [SHADOW]
+
+
+def test_a_piece_that_was_read_before_a_change_does_not_undo_it() -> None:
+    indexed = Indexed()
+    indexed.whole.pieces_of = 1
+    shadow = indexed.fake_pulsar.shadow(SHADOW, indexed.fake_pulsar.topic(OTHER))
+    path = managed_ledger_path(shadow.managed_ledger_name)
+    changed: list[str] = []
+
+    def change_its_source() -> None:
+        # Once its old data waits to be handed over; before that the index looks at the changes.
+        if not changed and path in indexed.reads():
+            changed.append(path)
+            indexed.store.put(path, managed_ledger_bytes([1], properties={SHADOW_SOURCE: SOURCE}))
+        indexed.clock.advance_ms(2_000)
+
+    indexed.whole.between = change_its_source
+    with indexed.running():
+        assert indexed.found() == [SHADOW]
+    assert changed == [path]
 
 
 def test_a_connection_that_is_lost_while_topics_are_read_proves_nothing() -> None:

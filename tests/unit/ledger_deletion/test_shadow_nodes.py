@@ -22,14 +22,12 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.shadow_deleter impor
 )
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
-from pulsar_sidecar.model.metadata import Node
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.ownership.paths import managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.ownership.references import managed_ledger_references
 from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE, partitioned_topic_shadow_source, source_topic
 
 from tests.fakes.bookkeeper import compressed, managed_ledger_bytes
-from tests.fakes.metadata import FakeMetadataStore
 
 TOPIC = parse_topic_name("persistent://public/default/orders-shadow")
 SOURCE = parse_topic_name("persistent://public/default/orders")
@@ -210,17 +208,13 @@ DATA = [
 ]
 
 
-def node(path: str, data: bytes) -> Node:
-    return FakeMetadataStore().put(path, data)
-
-
 @given(st.lists(st.tuples(st.sampled_from(PATHS), st.sampled_from(DATA))))
 def test_only_the_last_reading_counts(readings: list[tuple[str, bytes | None]]) -> None:
     known, expected = KnownShadows(), KnownShadows()
     for path, data in readings:
-        known.note(path, None if data is None else node(path, data))
+        known.note(path, data)
     for path, data in dict(readings).items():
-        expected.note(path, None if data is None else node(path, data))
+        expected.note(path, data)
     assert known == expected
     for source in SOURCES:
         shadows = [each for each in known.shadows.values() if source_topic(each.source) == source]
@@ -248,7 +242,7 @@ def test_whom_a_node_that_cannot_be_read_holds_up(data: bytes, held_up: list[str
     topic = parse_topic_name("persistent://c/d/strange")
     path = partitioned_topic_path(topic) if data is TRUNCATED else managed_ledger_path(topic.managed_ledger_name)
     known = KnownShadows()
-    known.note(path, node(path, data))
+    known.note(path, data)
     for name in held_up:
         with pytest.raises(UndecodableError, match="strange cannot be read, so it may be a shadow's"):
             known.of({parse_topic_name(name)})
@@ -260,6 +254,6 @@ def test_whom_a_node_that_cannot_be_read_holds_up(data: bytes, held_up: list[str
 def test_a_shadow_that_is_known_goes_before_a_node_that_cannot_be_read() -> None:
     known = KnownShadows()
     for path, data in zip(PATHS, (DATA[3], b"\x47\x78\x00"), strict=False):
-        known.note(path, node(path, data or b""))
+        known.note(path, data or b"")
     beside = parse_topic_name("persistent://c/d/other")
     assert [str(shadow.topic) for shadow in known.of({SOURCES[0], beside})] == ["persistent://c/d/x"]

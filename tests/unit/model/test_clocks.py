@@ -41,3 +41,17 @@ def test_pace_catches_up_after_a_short_delay() -> None:
         clock.advance_ms(500 if number == 0 else 0)
         pace.wait_after(10)
     assert clock.monotonic_seconds() == pytest.approx(10.5, abs=0.1)
+
+
+def test_pace_has_no_limit_in_a_hurry_and_does_not_make_up_for_it() -> None:
+    clock, hurry = FakeClock(), threading.Event()
+    pace = Pace(clock, 100, hurry)
+    assert pace.batch_size(1_000) == 10
+    hurry.set()
+    assert pace.batch_size(1_000) == 1_000
+    pace.wait_after(1_000_000)
+    assert clock.monotonic_seconds() == 0
+    hurry.clear()
+    pace.wait_after(10)
+    pace.wait_after(10)
+    assert clock.monotonic_seconds() == pytest.approx(0.2)

@@ -1,5 +1,7 @@
 """What the watch and the delayed index read whole: nothing is left out, and what may not be read is named."""
 
+import threading
+
 import pytest
 from pulsar_sidecar.features.ledger_deletion.watch.ports import WalkedNode
 from pulsar_sidecar.model.errors import TemporaryError
@@ -64,3 +66,23 @@ def test_a_node_that_may_not_be_read_is_named_wherever_it_is(server: WalkableZoo
     server.forbidden |= {TOPIC, "/schemas"}
     unreadable = {node.path for node in nodes_of(server) if node.unreadable is not None}
     assert unreadable == {TOPIC, "/schemas"}
+
+
+def test_what_is_below_topics_is_not_asked_for(server: WalkableZooKeeper) -> None:
+    for folder in ("t/n", "t/c/n", "t/c/persistent"):
+        server.put(f"/managed-ledgers/{folder}/persistent/a/cursor", b"1")
+    asked: set[str] = set()
+    server.before = lambda _kind, path: asked.add(path)
+    walked = {path for nodes in server.whole_store().topics(threading.Event()) for path, _ in nodes}
+    assert {path for path in asked if path.endswith("/cursor")} == set()
+    assert {f"/managed-ledgers/{folder}/persistent/a" for folder in ("t/n", "t/c/n", "t/c/persistent")} < walked
+    assert not any(path.startswith(("/ledgers", "/schemas")) for path in asked)
+
+
+@pytest.mark.parametrize("path", ["/managed-ledgers", "/managed-ledgers/t/n/persistent/a", "/admin"])
+def test_a_topic_that_may_not_be_read_is_an_error(server: WalkableZooKeeper, path: str) -> None:
+    server.put("/managed-ledgers/t/n/persistent/a", b"")
+    server.put("/admin/partitioned-topics")
+    server.forbidden.add(path)
+    with pytest.raises(TemporaryError, match=f"{path} cannot be read"):
+        list(server.whole_store().topics(threading.Event()))

@@ -4,6 +4,7 @@ Invariant: all pages are of the revision of the first one, and together they hav
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -11,10 +12,16 @@ import numpy as np
 from pulsar_sidecar.adapters.etcd.gateway import EtcdGateway, Key, encoded, keys_of
 from pulsar_sidecar.adapters.metadata_access import UNLIMITED, SessionOptions, WalkOptions
 from pulsar_sidecar.features.ledger_deletion.watch.ports import LedgerIds, WalkedNode
-from pulsar_sidecar.model.clocks import Clock, Pace
+from pulsar_sidecar.model.clocks import Clock, Pace, StopSignal
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.ownership.paths import MANAGED_LEDGERS, REFERRING, SCHEMAS, ledger_id_of_path
+from pulsar_sidecar.ownership.paths import (
+    MANAGED_LEDGERS,
+    PARTITIONED_TOPICS,
+    REFERRING,
+    SCHEMAS,
+    ledger_id_of_path,
+)
 
 _CALL_TIMEOUT_SECONDS: Final = 30.0
 _FIRST_PAGE_KEYS: Final = 100
@@ -70,7 +77,7 @@ class EtcdWalk:
         self.keys = 0
         self._ranges = ranges
         self.keys_only = keys_only
-        self._pace = Pace(clock, options.nodes_per_second)
+        self._pace = Pace(clock, options.nodes_per_second, options.hurry)
         self._page_keys = _MOST_KEYS if keys_only else _FIRST_PAGE_KEYS
 
     def pages(self) -> Iterator[Sequence[Key]]:
@@ -146,6 +153,11 @@ class EtcdWholeStore:
         ranges = (below_root(MANAGED_LEDGERS), below_root(SCHEMAS))
         for keys in EtcdWalk(self._url, self._clock, ranges, self._options).pages():
             yield [WalkedNode(key.path, key.data) for key in keys if key.path.startswith(REFERRING)]
+
+    def topics(self, hurry: StopSignal) -> Iterator[Sequence[tuple[str, bytes]]]:
+        ranges = (below_root(PARTITIONED_TOPICS), below_root(MANAGED_LEDGERS))
+        for keys in EtcdWalk(self._url, self._clock, ranges, replace(self._options, hurry=hurry)).pages():
+            yield [(key.path, key.data) for key in keys]
 
     def _ledgers(self, *, keys_only: bool) -> Iterator[Sequence[Key]]:
         root = self._ledgers_root

@@ -58,9 +58,11 @@ class MultiOperations:
 
     def serialize(self) -> bytearray:
         """Return the bytes that kazoo writes after the request's header."""
-        packet = bytearray()
+        packet, head = bytearray(), _RESULT_HEAD.pack
         for kind, path in self.operations:
-            packet += _OP_HEADER.pack(kind, 0, -1) + _INT.pack(len(path)) + path + _NO_WATCH
+            packet += head(kind, 0, -1, len(path))
+            packet += path
+            packet += _NO_WATCH
         packet += _END
         return packet
 
@@ -90,8 +92,8 @@ class Sync:
 
 def ask(client: KazooClient, paths: Sequence[str], *kinds: int) -> "AsyncResult[object]":
     """Queue reads of these kinds for each path; return the future answer of `MultiOperations`."""
-    encoded = ((kind, real_path(client, path).encode()) for path in paths for kind in kinds)
-    return send(client, MultiOperations(tuple(encoded)))
+    encoded = [real_path(client, path).encode() for path in paths] if client.chroot else map(str.encode, paths)
+    return send(client, MultiOperations(tuple((kind, path) for path in encoded for kind in kinds)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +204,14 @@ class PacketSize:
     def take(self, paths: Sequence[str], start: int) -> Sequence[str]:
         """Return the paths of the next packet: at least one, within ZooKeeper's limit for a request."""
         answer_bytes, request_bytes = 0, 0
+        kind, node_bytes = "//", 0
         for position in range(start, min(len(paths), start + self._most)):
             path = paths[position]
-            answer_bytes += _ANSWER_OVERHEAD_BYTES + self._bytes_by_kind.get(_kind(path), _FIRST_GUESS_BYTES)
+            # Neighbours are of one kind.
+            if not path.startswith(kind):
+                kind = f"{_kind(path)}/"
+                node_bytes = _ANSWER_OVERHEAD_BYTES + self._bytes_by_kind.get(kind[:-1], _FIRST_GUESS_BYTES)
+            answer_bytes += node_bytes
             request_bytes += 4 * len(path)
             too_much = answer_bytes > TARGET_ANSWER_BYTES or request_bytes > _MAX_REQUEST_BYTES
             if too_much and position > start:

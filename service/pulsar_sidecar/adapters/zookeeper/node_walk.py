@@ -43,7 +43,7 @@ from pulsar_sidecar.model.clocks import Clock, Pace
 from pulsar_sidecar.model.errors import TemporaryError
 
 _CALL_TIMEOUT_SECONDS = 30.0
-_BATCH_NODES = 32_768
+PIECE_NODES = 32_768
 _BATCH_BYTES = 64 * 1024 * 1024
 _MAX_ATTEMPTS = 5
 _MAX_PACKET_NODES = 200
@@ -56,6 +56,12 @@ NOT_PERMITTED = "NoAuth: no credential that may read it"
 
 Matches = Callable[[str], object]
 """Predicate over paths."""
+
+
+def nothing(path: str) -> bool:
+    """Return False for every path."""
+    del path
+    return False
 
 
 def ledger_filters(ledgers_root: str, *, with_metadata: bool) -> tuple[Matches, Matches]:
@@ -101,13 +107,15 @@ class NodeWalk:
         options: WalkOptions = UNLIMITED,
         *,
         root: str = "/",
-        is_skipped: Matches = lambda path: False,
-        is_unread: Matches = lambda path: False,
+        is_skipped: Matches = nothing,
+        is_unread: Matches = nothing,
+        is_leaf: Matches = nothing,
+        piece_nodes: int = PIECE_NODES,
     ) -> None:
         """Prepare a walk of the metadata store at Pulsar's ``metadataStoreUrl``.
 
         Skipped nodes are left out with everything below them; ``is_skipped`` is never called for ``root``. Unread ones,
-        which have no children, are only named.
+        which have no children, are only named. What is below a leaf is left out.
         """
         self.source = Source(SourceKind.ZOOKEEPER, parse_metadata_store_url(url).hosts)
         self.first_zxid: int | None = None
@@ -119,8 +127,9 @@ class NodeWalk:
         self._root = root
         self._is_skipped = is_skipped
         self._is_unread = is_unread
+        self._is_leaf = is_leaf
         self._size = PacketSize()
-        self._pace = Pace(clock, options.nodes_per_second)
+        self._pace = Pace(clock, options.nodes_per_second, options.hurry)
         self._highest_zxid = 0
         self._to_read = [root]
         self._to_list: list[tuple[str, int]] = []
@@ -128,7 +137,7 @@ class NodeWalk:
         self._suspects: dict[str, set[str]] = {}
         self._in_flight: deque[tuple[bool, Sequence[str], AsyncResult[object]]] = deque()
         self._tries: Counter[str] = Counter()
-        self._found = _Found()
+        self._found = _Found(piece_nodes)
 
     def pieces(self) -> Iterator[WalkedNodes]:
         """Yield every node once, each after its parent; call this once.
@@ -222,17 +231,22 @@ class NodeWalk:
         results = decoded(answer, len(paths), parse_node)
         leaves: list[str] = []
         nodes: list[NodeAt] = []
+        sizes: list[int] = []
+        is_leaf = self._is_leaf
         for path, result in zip(paths, results, strict=True):
             if isinstance(result, Refused):
                 self._refused(path, result.code)
-            elif result[2]:
-                self._to_list.append((path, result.children_count))
+                sizes.append(0)
+                continue
+            start, end, children_count = result
+            sizes.append(end - start)
+            if children_count and not is_leaf(path):
+                self._to_list.append((path, children_count))
             else:
                 leaves.append(path)
                 nodes.append(result)
         self._found.add(leaves, nodes)
         # The largest node and both ends represent a packet: its nodes are neighbours, so they are of one kind.
-        sizes = [result[1] - result[0] if isinstance(result, NodeAt) else 0 for result in results]
         samples = sorted({0, sizes.index(max(sizes)), len(sizes) - 1})
         self._size.learn([paths[place] for place in samples], [sizes[place] for place in samples])
 
@@ -303,6 +317,7 @@ class NodeWalk:
 class _Found:
     """Nodes read and not yet yielded: the answers, and the nodes' places in them."""
 
+    most: int
     unread: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
     _paths: list[str] = field(default_factory=list)
@@ -315,7 +330,7 @@ class _Found:
     @property
     def is_much(self) -> bool:
         count = len(self._paths) + len(self.unread) + len(self.unreadable)
-        return count >= _BATCH_NODES or self._total >= _BATCH_BYTES
+        return count >= self.most or self._total >= _BATCH_BYTES
 
     def begin(self, answer: bytes) -> None:
         self._answers.append(answer)

@@ -2,16 +2,42 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from pulsar_sidecar.adapters.metadata_access import UNLIMITED, WalkOptions
-from pulsar_sidecar.adapters.zookeeper.node_walk import NOT_PERMITTED, Matches, NodeWalk, WalkedNodes, ledger_filters
+from pulsar_sidecar.adapters.zookeeper.node_walk import (
+    NOT_PERMITTED,
+    PIECE_NODES,
+    Matches,
+    NodeWalk,
+    WalkedNodes,
+    ledger_filters,
+    nothing,
+)
 from pulsar_sidecar.features.ledger_deletion.watch.ports import LedgerIds, WalkedNode, WholeStore
-from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.clocks import Clock, StopSignal
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.ownership.paths import MANAGED_LEDGERS, REFERRING, SCHEMAS, ledger_id_of_path
+from pulsar_sidecar.model.names import TopicDomain
+from pulsar_sidecar.ownership.paths import (
+    MANAGED_LEDGERS,
+    PARTITIONED_TOPICS,
+    REFERRING,
+    SCHEMAS,
+    ledger_id_of_path,
+)
+
+_TOPICS_AT_ONCE = 2_000
+_PERSISTENT = TopicDomain.PERSISTENT.value
+_is_not_of_topics: Matches = re.compile(
+    rf"(?!(/admin|{MANAGED_LEDGERS}|{PARTITIONED_TOPICS})$|({MANAGED_LEDGERS}|{PARTITIONED_TOPICS})/).*"
+).fullmatch
+# A topic's node, unless topics of Pulsar's first version may be below it: a namespace named "persistent".
+_is_leaf: Matches = re.compile(
+    rf"({MANAGED_LEDGERS}|{PARTITIONED_TOPICS})(/[^/]+){{2,3}}/{_PERSISTENT}/(?!{_PERSISTENT}$)[^/]+"
+).fullmatch
 
 
 class ZooKeeperWholeStore:
@@ -45,17 +71,43 @@ class ZooKeeperWholeStore:
 
     def nodes(self) -> Iterator[Sequence[WalkedNode]]:
         is_skipped = re.compile(rf"/(?!({MANAGED_LEDGERS[1:]}|{SCHEMAS[1:]})(/|$)).*").fullmatch
-        for piece in self._walk("/", is_skipped, lambda path: False).pieces():
+        for piece in self._walk("/", is_skipped).pieces():
             yield [
                 *(WalkedNode(path, value) for path, value in _read(piece) if path.startswith(REFERRING)),
                 *(WalkedNode(path, b"", NOT_PERMITTED) for path in piece.unreadable),
             ]
 
-    def _walk_of_ledgers(self, *, with_metadata: bool) -> NodeWalk:
-        return self._walk(self._ledgers_root, *ledger_filters(self._ledgers_root, with_metadata=with_metadata))
+    def topics(self, hurry: StopSignal) -> Iterator[Sequence[tuple[str, bytes]]]:
+        walk = self._walk("/", _is_not_of_topics, is_leaf=_is_leaf, piece_nodes=_TOPICS_AT_ONCE, hurry=hurry)
+        for piece in walk.pieces():
+            for path in piece.unreadable:
+                raise _refused(path)
+            yield list(_read(piece))
 
-    def _walk(self, root: str, is_skipped: Matches, is_unread: Matches) -> NodeWalk:
-        return NodeWalk(self._url, self._clock, self._options, root=root, is_skipped=is_skipped, is_unread=is_unread)
+    def _walk_of_ledgers(self, *, with_metadata: bool) -> NodeWalk:
+        is_skipped, is_unread = ledger_filters(self._ledgers_root, with_metadata=with_metadata)
+        return self._walk(self._ledgers_root, is_skipped, is_unread=is_unread)
+
+    def _walk(
+        self,
+        root: str,
+        is_skipped: Matches,
+        *,
+        is_unread: Matches = nothing,
+        is_leaf: Matches = nothing,
+        piece_nodes: int = PIECE_NODES,
+        hurry: StopSignal | None = None,
+    ) -> NodeWalk:
+        return NodeWalk(
+            self._url,
+            self._clock,
+            replace(self._options, hurry=hurry),
+            root=root,
+            is_skipped=is_skipped,
+            is_unread=is_unread,
+            is_leaf=is_leaf,
+            piece_nodes=piece_nodes,
+        )
 
 
 class LiveTree:

@@ -18,7 +18,7 @@ from pulsar_sidecar.features.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.features.ledger_deletion.results import SidecarInstance
 from pulsar_sidecar.features.ledger_deletion.second_phase.decide import DeletionPolicy
 from pulsar_sidecar.features.ledger_deletion.second_phase.retry import RetryPolicy
-from pulsar_sidecar.features.ledger_deletion.watch.ports import StoreChanges, TopicChanges, WholeStore
+from pulsar_sidecar.features.ledger_deletion.watch.ports import StoreChanges, TopicChanges
 from pulsar_sidecar.features.ledger_deletion.watch.results import WatchMode
 from pulsar_sidecar.features.ledger_deletion.workflow.runtime import Configuration, Ports, Runtime
 from pulsar_sidecar.features.ledger_deletion.workflow.serving import LedgerDeletion
@@ -33,7 +33,6 @@ def open_feature(cluster: ClusterAccess) -> Feature:
     """Open two-phase ledger deletion (PIP-186)."""
     settings, clock, store, rest = cluster.settings, cluster.clock, cluster.store, cluster.rest
     client = cluster.closing(open_client(settings.broker_service_url, cluster.credentials, cluster.tls))
-    changes, whole = _watched(cluster)
     threads = cluster.threads(_BOOKIES_AT_ONCE, "collections")
     ports = Ports(
         clock=clock,
@@ -67,8 +66,8 @@ def open_feature(cluster: ClusterAccess) -> Feature:
             rest, store, settings.metadata_store_url, settings.ledgers_root_path
         ).mismatch,
         limit=cluster.limit,
-        changes=changes,
-        whole=whole,
+        changes=_watch_changes(cluster),
+        whole=cluster.whole_store(),
         topic_changes=_topic_changes(cluster),
     )
     instance = SidecarInstance(
@@ -84,14 +83,13 @@ def open_feature(cluster: ClusterAccess) -> Feature:
     return Feature([service], service.start, service.close, service.ready, [metrics])
 
 
-def _watched(cluster: ClusterAccess) -> tuple[StoreChanges, WholeStore] | tuple[None, None]:
-    """Return the watch's change feed and full-store reader; None for both where the watch is off."""
+def _watch_changes(cluster: ClusterAccess) -> StoreChanges | None:
+    """Return the watch's change feed; None where the watch is off."""
     settings, clock = cluster.settings, cluster.clock
     if not settings.topic_two_phase_deletion_enabled or settings.ledger_deletion_watch == WatchMode.OFF.value:
-        return None, None
+        return None
     url, root = settings.metadata_store_url, settings.ledgers_root_path
-    options = store_session_of(settings)
-    return cluster.closing(open_changes(url, clock, root, options)), cluster.whole_store()
+    return cluster.closing(open_changes(url, clock, root, store_session_of(settings)))
 
 
 def _topic_changes(cluster: ClusterAccess) -> TopicChanges | None:

@@ -16,7 +16,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from pulsar_sidecar.model.errors import UndecodableError, UnknownFieldError
-from pulsar_sidecar.model.metadata import Node
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.ownership.exact_decoding import unwrap
 from pulsar_sidecar.ownership.paths import managed_ledger_path, partitioned_topic_path
@@ -57,15 +56,15 @@ class KnownShadows:
     unread: dict[str, UnreadNode] = field(default_factory=dict)
     _by_source: dict[TopicName, set[str]] = field(default_factory=dict)
 
-    def note(self, path: str, node: Node | None) -> None:
+    def note(self, path: str, data: bytes | None) -> None:
         """Update the entry of a topic's node (`ownership.paths.is_topic_node`); None if it does not exist."""
         self._forget(path)
-        if node is None:
+        if data is None:
             return
         try:
-            shadow = shadow_at(path, node.data)
+            shadow = shadow_at(path, data)
         except UndecodableError as error:
-            self.unread[path] = UnreadNode(path, str(error), _plain(node.data))
+            self.unread[path] = UnreadNode(path, str(error), _plain(data))
             return
         if shadow is not None:
             self.shadows[path] = shadow

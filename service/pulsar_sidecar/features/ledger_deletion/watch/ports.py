@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import PermanentError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 
@@ -108,3 +109,13 @@ class WholeStore(Protocol):
 
     def nodes(self) -> Iterator[Sequence[WalkedNode]]:
         """Yield every node below ``/managed-ledgers`` and ``/schemas``, in pieces."""
+
+    def topics(self, hurry: StopSignal) -> Iterator[Sequence[tuple[str, bytes]]]:
+        """Yield each topic's own node (`ownership.paths.is_topic_node`), path and data, in small pieces.
+
+        Nodes above these, and some others, are among them. The rate has no bound while ``hurry`` is set. A piece may be
+        older than changes that were heard before it.
+
+        Raises:
+            TemporaryError: also where a node may not be read.
+        """

@@ -119,7 +119,7 @@ class Ports:
         metadata_mismatch: returns the difference between the brokers' metadata store and the sidecar's; None if they
             are the same. Raises `TemporaryError` when the brokers do not report theirs.
         limit: adaptive limit of the store's adapter, for display; None when it is switched off.
-        changes: change feed of the watch; None, like ``whole``, where nothing is watched.
+        changes: change feed of the watch; None where nothing is watched.
         topic_changes: change feed of the shadow index; None where it reads all topics for each refresh.
     """
 
@@ -134,9 +134,9 @@ class Ports:
     offloaded: OffloadedLedgers
     bookies: BookieCollections
     metadata_mismatch: Callable[[], str | None]
+    whole: WholeStore
     limit: AdaptiveLimit | None = None
     changes: StoreChanges | None = None
-    whole: WholeStore | None = None
     topic_changes: TopicChanges | None = None
 
 
@@ -256,7 +256,7 @@ class Runtime:
         self.last_error_at_ms: int | None = None
         self.service_control = ServiceControl(store)
         self.registry = SidecarRegistry(store, instance)
-        self.shadows = ShadowIndex(store, ports.topic_changes, clock, self.stop, lambda: len(self.registry.instances()))
+        self.shadows = ShadowIndex(store, ports.whole, ports.topic_changes, clock, self.stop)
         shared = GroupedStore(store)
         records = GroupedPublisher(lambda: self.publisher(DeletionTopic.PENDING))
         self.notes = Notes(
@@ -344,7 +344,7 @@ class Runtime:
 
     def _leak_watch(self) -> LeakWatch | None:
         ports, configuration = self.ports, self.configuration
-        if ports.changes is None or ports.whole is None or configuration.watch.mode is WatchMode.OFF:
+        if ports.changes is None or configuration.watch.mode is WatchMode.OFF:
             return None
         assessor = Assessor(
             ports.store,

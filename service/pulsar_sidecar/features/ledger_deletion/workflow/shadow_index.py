@@ -10,19 +10,23 @@ failed refresh is an error for all of them, never an absence.
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Collection, Sequence
 
 import structlog
 
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.known_shadows import KnownShadows, UnreadNode
-from pulsar_sidecar.features.ledger_deletion.watch.ports import ChangesLostError, TopicChanges, UnwatchableError
+from pulsar_sidecar.features.ledger_deletion.watch.ports import (
+    ChangesLostError,
+    TopicChanges,
+    UnwatchableError,
+    WholeStore,
+)
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import SidecarError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
-from pulsar_sidecar.model.names import TopicDomain, TopicName
-from pulsar_sidecar.ownership.paths import MANAGED_LEDGERS, PARTITIONED_TOPICS
-from pulsar_sidecar.ownership.shadows import Shadow
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.ownership.paths import is_topic_node
+from pulsar_sidecar.ownership.shadows import Shadow, may_be_shadow
 
 log = structlog.get_logger("ledger-deletion")
 
@@ -31,9 +35,7 @@ _CATCH_UP_SECONDS = 1.0
 _READ_ALL_AGAIN_SECONDS = 6 * 3600.0
 """Maximum time for which a change without an event, which ZooKeeper should never cause, is missed."""
 _NODES_AT_ONCE = 500
-_NODES_PER_SECOND = 2_000
-_NAMESPACES_AT_ONCE = 50
-_PERSISTENT = TopicDomain.PERSISTENT.value
+_SLOWEST_NODES_PER_SECOND = 2_000
 _STOPPING = "the sidecar is shutting down"
 
 
@@ -43,28 +45,28 @@ class ShadowIndex:
     def __init__(
         self,
         store: MetadataStore,
+        whole: WholeStore,
         changes: TopicChanges | None,
         clock: Clock,
         stop: threading.Event,
-        sidecars: Callable[[], int] = lambda: 1,
         *,
         patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
         """Create an index that has read nothing yet.
 
         Args:
-            store: metadata store of the topics.
+            store: metadata store of the topics, for those that changed.
+            whole: the same store, for all topics.
             changes: change feed; None where nothing is watched.
-            clock: clock that paces the reading of all topics.
+            clock: clock between two looks at the changes.
             stop: signal that ends `run` and, with an error, the waits of all callers.
-            sidecars: returns the number of sidecars, which share the rate, because each reads for itself.
             patience_seconds: time that `shadows_of` waits; longer where each refresh reads all topics.
         """
         self._store = store
+        self._whole = whole
         self._changes = changes
         self._clock = clock
         self._stop = stop
-        self._sidecars = sidecars
         self._patience_seconds = patience_seconds
         self._turn = threading.Condition()
         self._asked = self._begun = self._ended = 0
@@ -108,6 +110,7 @@ class ShadowIndex:
 
     def wake(self) -> None:
         """Make `run` and all waiting callers notice that ``stop`` is set."""
+        self._hurry.set()
         with self._turn:
             self._turn.notify_all()
 
@@ -116,10 +119,10 @@ class ShadowIndex:
         self._hurry.set()
         try:
             # The current refresh, and the next one.
-            self._wait_for_refresh(self._patience_seconds + 2 * self._nodes_per_refresh / _NODES_PER_SECOND)
+            self._wait_for_refresh(self._patience_seconds + 2 * self._nodes_per_refresh / _SLOWEST_NODES_PER_SECOND)
         finally:
             self._deletions_waiting -= 1
-            if not self._deletions_waiting:
+            if not self._deletions_waiting and not self._stop.is_set():
                 self._hurry.clear()
 
     def _wait_for_refresh(self, seconds: float | None) -> None:
@@ -199,17 +202,19 @@ class ShadowIndex:
         return True
 
     def _read_all(self, is_watched: bool) -> None:
-        known = KnownShadows()
+        known, count = KnownShadows(), 0
         self._changed.clear()
-        per_second = _NODES_PER_SECOND / max(1, self._sidecars())
-        paths, count = self._paths(), 0
-        while some := list(islice(paths, _NODES_AT_ONCE)):
-            self._read(known, some)
-            count += len(some)
-            if is_watched:
-                # Keeps the queue of changes short, however long this takes.
-                self._catch_up(known)
-            self._clock.wait_seconds(len(some) / per_second, self._hurry)
+        caught_up = self._clock.monotonic_seconds()
+        for nodes in self._whole.topics(self._hurry):
+            for path, data in nodes:
+                if may_be_shadow(data) and is_topic_node(path):
+                    known.note(path, data)
+            count += len(nodes)
+            now = self._clock.monotonic_seconds()
+            if self._changes is not None and is_watched and now - caught_up >= _CATCH_UP_SECONDS:
+                # Keeps the feed's queue short. These are read at the end: the next piece may hold older data of them.
+                self._changed.update(dict.fromkeys(self._changes.catch_up()))
+                caught_up = now
             if self._stop.is_set():
                 raise TemporaryError(_STOPPING)
         if is_watched:
@@ -233,29 +238,4 @@ class ShadowIndex:
             nodes = self._store.read_many(some)
             with self._turn:
                 for path, node in zip(some, nodes, strict=True):
-                    known.note(path, node)
-
-    # --- all topics --------------------------------------------------------------------------------------------------
-
-    def _paths(self) -> Iterator[str]:
-        """Yield the nodes of all persistent topics, and of directories, so that empty ones count for the rate."""
-        for root in (PARTITIONED_TOPICS, MANAGED_LEDGERS):
-            tenants = [f"{root}/{tenant}" for tenant in self._store.children(root) or ()]
-            namespaces = chain.from_iterable(self._below(tenants))
-            while some := list(islice(namespaces, _NAMESPACES_AT_ONCE)):
-                yield from some
-                yield from self._topics(some)
-
-    def _topics(self, namespaces: Sequence[str]) -> Iterator[str]:
-        """Yield topics' nodes of the namespaces, and of V1 namespaces below clusters in the namespaces' place."""
-        named = chain.from_iterable(self._below(namespaces))
-        folders = [path if path.endswith(f"/{_PERSISTENT}") else f"{path}/{_PERSISTENT}" for path in named]
-        topics = list(chain.from_iterable(self._below(folders)))
-        yield from topics
-        # A topic of this name, or a V1 namespace.
-        named_persistent = [path for path in topics if path.endswith(f"/{_PERSISTENT}/{_PERSISTENT}")]
-        yield from chain.from_iterable(self._below(named_persistent))
-
-    def _below(self, paths: Sequence[str]) -> Iterator[list[str]]:
-        for path, names in zip(paths, self._store.children_many(paths), strict=True):
-            yield [f"{path}/{name}" for name in names or ()]
+                    known.note(path, None if node is None else node.data)
