@@ -1,10 +1,10 @@
 """Large made-up clusters as dumps and listings, fast enough to make a hundred million ledgers.
 
-Topics come in groups of five, with lists of 4 to 150 ledgers, the last of each still written to. Each topic has a
-cursor with a ledger; one of five has another cursor that is not loaded, and a schema. Ids are given out as on a cluster
-where all topics roll at the same time, so a list's are far apart, and two of three have been deleted since. One ledger
-in a thousand is an orphan of some topic; a few references lead nowhere. Every number has a fixed width, so that nodes
-of one kind are one array.
+Topics come in groups of five, with lists of 4 to 150 ledgers unless asked otherwise, the last of each still written to.
+Each topic has a cursor with a ledger; one of five has another cursor that is not loaded, and a schema. Ids are given
+out as on a cluster where all topics roll at the same time, so a list's are far apart, and two of three have been
+deleted since. One ledger in a thousand, or a larger share, is an orphan of some topic; a few references lead nowhere.
+Every number has a fixed width, so that nodes of one kind are one array.
 """
 
 from collections.abc import Iterator
@@ -43,11 +43,10 @@ LISTS = (4, 10, 30, 56, 150)
 FIRST_LEDGER = 2**21
 """From here to 2**28, an id is 4 bytes long in protobuf."""
 _TOPICS_OF_A_GROUP = len(LISTS)
-_DATA = sum(LISTS)
-_SCHEMA = _DATA + _TOPICS_OF_A_GROUP
-LEDGERS_OF_A_GROUP = _SCHEMA + 1
-_STARTS = np.cumsum([0, *LISTS])
 _WIDEST_GAP = 3
+_FIRST_WIDE, _LAST_WIDE = 2**28, 2**31
+_WIDE = 5
+"""Bytes of an id between these in protobuf."""
 _SCATTER = 15_485_863
 """A prime: with it, neighbouring slots get ids far apart."""
 _LOST = 40
@@ -80,16 +79,42 @@ class MadeUpCluster:
     """
 
     groups: int
+    orphan_share: float = 0.001
+    lists: tuple[int, ...] = LISTS
+    is_wide: bool = False
     day: int = 0
 
     @classmethod
-    def of(cls, ledgers: int, day: int = 0) -> "MadeUpCluster":
-        """One with about so many ledgers; ``day`` is when it is looked at."""
-        return cls(max(1, round(ledgers / LEDGERS_OF_A_GROUP / 1.001)), day)
+    def of(
+        cls, ledgers: int, orphan_share: float = 0.001, lists: tuple[int, ...] = LISTS, *, is_wide: bool = False
+    ) -> "MadeUpCluster":
+        """One with about so many ledgers, whose ids are spread over 32 bits if it ``is_wide``."""
+        of_a_group = sum(lists) + len(lists) + 1
+        return cls(max(1, round(ledgers / of_a_group / (1 + orphan_share))), orphan_share, lists, is_wide)
 
     @property
     def orphans(self) -> int:
-        return max(1, self._slots // 1000)
+        return max(1, int(self._slots * self.orphan_share))
+
+    @property
+    def _data(self) -> int:
+        return sum(self.lists)
+
+    @property
+    def _schema(self) -> int:
+        return self._data + len(self.lists)
+
+    @property
+    def _of_a_group(self) -> int:
+        return self._schema + 1
+
+    @property
+    def _starts(self) -> Numbers:
+        return np.cumsum([0, *self.lists])
+
+    @property
+    def _first(self) -> int:
+        return _FIRST_WIDE if self.is_wide else FIRST_LEDGER
 
     @property
     def referenced(self) -> int:
@@ -107,7 +132,7 @@ class MadeUpCluster:
 
     @property
     def _slots(self) -> int:
-        return self.groups * LEDGERS_OF_A_GROUP
+        return self.groups * self._of_a_group
 
     @property
     def _all_slots(self) -> int:
@@ -115,12 +140,14 @@ class MadeUpCluster:
 
     @property
     def _gap(self) -> int:
-        return min(_WIDEST_GAP, (2**28 - FIRST_LEDGER) // self._all_slots)
+        if self.is_wide:
+            return (_LAST_WIDE - _FIRST_WIDE) // self._all_slots
+        return min(_WIDEST_GAP, (_FIRST_WIDE - FIRST_LEDGER) // self._all_slots)
 
     def ids(self) -> Iterator[Numbers]:
         """Every ledger that exists, ascending, some at a time."""
         for numbers in _in_batches(self._all_slots):
-            some = FIRST_LEDGER + self._gap * numbers
+            some = self._first + self._gap * numbers
             yield some[~self._is_lost(self.slots(some))]
 
     def references(self) -> Iterator[Numbers]:
@@ -129,16 +156,16 @@ class MadeUpCluster:
 
     def ids_of(self, slots: Numbers) -> Numbers:
         """The ids of slots."""
-        return FIRST_LEDGER + self._gap * (slots * _SCATTER % self._all_slots)
+        return self._first + self._gap * (slots * _SCATTER % self._all_slots)
 
     def slots(self, ids: Numbers) -> Numbers:
         """The slots of ids."""
         back = pow(_SCATTER, -1, self._all_slots)
-        return (ids - FIRST_LEDGER) // self._gap * back % self._all_slots
+        return (ids - self._first) // self._gap * back % self._all_slots
 
     def _is_lost(self, slots: Numbers) -> Mask:
         # The last ledger but one of the longest list.
-        return (slots % LEDGERS_OF_A_GROUP == _DATA - 2) & (slots < self.lost * LEDGERS_OF_A_GROUP)
+        return (slots % self._of_a_group == self._data - 2) & (slots < self.lost * self._of_a_group)
 
     def write(self, directory: Path) -> tuple[Path, Path]:
         """Make the dump and the listing below a directory."""
@@ -204,33 +231,35 @@ class MadeUpCluster:
             yield _nodes(_text(f"/managed-ledgers/{_NAME}/idle", topics), idle)
 
     def _lists(self, groups: Numbers, place: int) -> Bytes:
-        slots = groups[:, None] * LEDGERS_OF_A_GROUP + np.arange(_STARTS[place], _STARTS[place + 1])
+        slots = groups[:, None] * self._of_a_group + np.arange(self._starts[place], self._starts[place + 1])
         ids = np.sort(self.ids_of(slots), axis=1)
         closed = ml.ManagedLedgerInfo()
-        closed.ledgerInfo.add(ledgerId=FIRST_LEDGER, entries=10_000, size=FIRST_LEDGER, timestamp=_NOW_MS)
+        closed.ledgerInfo.add(ledgerId=self._first, entries=10_000, size=FIRST_LEDGER, timestamp=_NOW_MS)
         written = ml.ManagedLedgerInfo()
-        written.ledgerInfo.add(ledgerId=FIRST_LEDGER, timestamp=0)
+        written.ledgerInfo.add(ledgerId=self._first, timestamp=0)
         lists = _with_numbers(closed.SerializeToString(), ids[:, :-1], _sizes(ids[:, :-1]))
         last = _with_numbers(written.SerializeToString(), ids[:, -1:])
         return np.concatenate([lists.reshape(len(groups), -1), last.reshape(len(groups), -1)], axis=1)
 
     def _cursors(self, groups: Numbers, place: int) -> Bytes:
-        ids = self.ids_of(groups * LEDGERS_OF_A_GROUP + _DATA + place)
-        return _with_numbers(cursor_bytes(FIRST_LEDGER), ids)
+        ids = self.ids_of(groups * self._of_a_group + self._data + place)
+        return _with_numbers(cursor_bytes(self._first), ids)
 
     def _schemas(self) -> Iterator[pa.RecordBatch]:
         for groups in _in_batches(self.groups):
-            template = schema_locator_bytes([FIRST_LEDGER])
-            ids = self.ids_of(groups * LEDGERS_OF_A_GROUP + _SCHEMA)
-            marks = template.count(varint4(np.array([FIRST_LEDGER])).tobytes())
+            template = schema_locator_bytes([self._first])
+            ids = self.ids_of(groups * self._of_a_group + self._schema)
+            marks = template.count(_varint(self._first))
             values = _with_numbers(template, *([ids] * marks))
             yield _nodes(_text(f"/schemas/{_SCHEMA_ID}", groups * _TOPICS_OF_A_GROUP), values)
 
     def _ledgers(self) -> Iterator[pa.RecordBatch]:
         for some in self.ids():
             slots = self.slots(some)
-            in_group = slots % LEDGERS_OF_A_GROUP
-            kinds = np.where(slots >= self._slots, 0, np.searchsorted([_DATA, _SCHEMA], in_group, side="right"))
+            in_group = slots % self._of_a_group
+            kinds = np.where(
+                slots >= self._slots, 0, np.searchsorted([self._data, self._schema], in_group, side="right")
+            )
             made = [
                 _nodes(_ledger_paths(some[kinds == kind]), self._metadata(some[kinds == kind], custom))
                 for kind, custom in enumerate(_STAMPS)
@@ -241,15 +270,15 @@ class MadeUpCluster:
     def _metadata(self, ids: Numbers, custom: dict[str, bytes]) -> Bytes:
         template = ledger_metadata_bytes(custom_metadata=custom, length_bytes=FIRST_LEDGER)
         rows = _fill(template, self._topics_of(self.slots(ids)))
-        at = template.index(varint4(np.array([FIRST_LEDGER])).tobytes())
+        at = template.index(_varint(FIRST_LEDGER))
         rows[:, at : at + 4] = varint4(_sizes(ids))
         return rows
 
     def _topics_of(self, slots: Numbers) -> Numbers:
         """The topic of each; an orphan's is any."""
-        group, place = slots // LEDGERS_OF_A_GROUP, slots % LEDGERS_OF_A_GROUP
-        of_cursor = np.where(place == _SCHEMA, 0, place - _DATA)
-        topic = np.where(place < _DATA, np.searchsorted(_STARTS, place, side="right") - 1, of_cursor)
+        group, place = slots // self._of_a_group, slots % self._of_a_group
+        of_cursor = np.where(place == self._schema, 0, place - self._data)
+        topic = np.where(place < self._data, np.searchsorted(self._starts, place, side="right") - 1, of_cursor)
         return (group % self.groups) * _TOPICS_OF_A_GROUP + topic
 
 
@@ -267,15 +296,16 @@ def _idle_cursor() -> bytes:
 
 
 def _with_numbers(template: bytes, *numbers: Numbers) -> Bytes:
-    """The template once for each place of the arrays, with their numbers where it has `FIRST_LEDGER`, in this order."""
-    mark = varint4(np.array([FIRST_LEDGER])).tobytes()
+    """The template once for each place of the arrays, with their numbers where it has a first id, in this order."""
     values = np.empty((*numbers[0].shape, len(template)), np.uint8)
     values[:] = np.frombuffer(template, np.uint8)
     at = 0
     for some in numbers:
-        at = template.index(mark, at)
-        values[..., at : at + 4] = varint4(some)
-        at += 4
+        spelled = _varints(some)
+        width = spelled.shape[-1]
+        at = template.index(_varint(FIRST_LEDGER if width < _WIDE else _FIRST_WIDE), at)
+        values[..., at : at + width] = spelled
+        at += width
     return values
 
 
@@ -337,6 +367,18 @@ def _decimal(numbers: Numbers, digits: int) -> Bytes:
 
 def varint4(numbers: Numbers) -> Bytes:
     """Protobuf's spelling of numbers from 2**21 to 2**28, 4 bytes each."""
-    groups = numbers[..., None] >> np.array([0, 7, 14, 21]) & 0x7F
-    groups[..., :3] |= 0x80
+    return _spelled(numbers, 4)
+
+
+def _varint(number: int) -> bytes:
+    return _varints(np.array([number])).tobytes()
+
+
+def _varints(numbers: Numbers) -> Bytes:
+    return _spelled(numbers, _WIDE if numbers.max(initial=0) >= _FIRST_WIDE else _WIDE - 1)
+
+
+def _spelled(numbers: Numbers, width: int) -> Bytes:
+    groups = numbers[..., None] >> 7 * np.arange(width) & 0x7F
+    groups[..., :-1] |= 0x80
     return groups.astype(np.uint8)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.benchmarks.audit_processes import largest_process_mb, processor_seconds
-from tests.made_clusters import MadeUpCluster
+from tests.made_clusters import LISTS, MadeUpCluster
 from tests.reporting import Table
 
 NAME = "audit"
@@ -35,18 +35,26 @@ _ID = pa.schema([("ledger_id", pa.int64())])
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ledgers", type=int, nargs="+", default=[1_000_000, 10_000_000])
+    parser.add_argument("--orphans", type=float, nargs="+", default=[0.001], help="as a share of referenced ledgers")
+    parser.add_argument("--of-a-topic", type=int, help="ledgers of each topic's list; 4 to 150 by default")
+    parser.add_argument("--wide", action="store_true", help="spread ids over 32 bits, not over 28")
     parser.add_argument("--engines", nargs="+", default=list(_ENGINES), choices=list(_ENGINES))
     parser.add_argument("--scratch", type=Path, default=None, help="where the made-up clusters lie meanwhile")
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:
-    return [_measured(count, arguments.engines, arguments.scratch) for count in arguments.ledgers]
+    lists = (arguments.of_a_topic,) * len(LISTS) if arguments.of_a_topic else LISTS
+    clusters = (
+        MadeUpCluster.of(count, share, lists, is_wide=arguments.wide)
+        for count in arguments.ledgers
+        for share in arguments.orphans
+    )
+    return [_measured(cluster, arguments.engines, arguments.scratch) for cluster in clusters]
 
 
-def _measured(count: int, engines: Sequence[str], scratch: Path | None) -> Table:
+def _measured(cluster: MadeUpCluster, engines: Sequence[str], scratch: Path | None) -> Table:
     rows = []
     notes = []
-    cluster = MadeUpCluster.of(count)
     with tempfile.TemporaryDirectory(prefix="pulsar-sidecar-audit-", dir=scratch) as made:
         place = Path(made)
         dump, listing = cluster.write(place)
@@ -61,7 +69,8 @@ def _measured(count: int, engines: Sequence[str], scratch: Path | None) -> Table
                     raise RuntimeError(f"{name} found {figures['left_over']} orphans of {cluster.orphans}")
                 times = (f"{figures[unit]:,.1f}" for unit in ("seconds", "cpu_seconds"))
                 rows.append((f"{_ENGINES[name]}{when}", *times, f"{figures['memory_mb']:,.0f}"))
-    title = f"{cluster.ledgers:,} ledgers, {cluster.referenced + cluster.lost:,} references, {size_mb:,.0f} MB"
+    references = cluster.referenced + cluster.lost
+    title = f"{cluster.ledgers:,} ledgers, {references:,} references, {cluster.orphans:,} orphans, {size_mb:,.0f} MB"
     return Table(title, ("", "seconds", "seconds of processor time", "largest process, MB"), rows, notes)
 
 
