@@ -1,8 +1,7 @@
 """The audit as a Spark plan: joins of rows, and the tables that it writes.
 
 The driver's data does not grow with the number of ledgers: counts, unreadable nodes, missing references, of which more
-than `audit.results.guards.MOST_MISSING` fail the audit, and the keys of lookups, unless there are so many that Spark
-has to shuffle them.
+than `audit.results.guards.MOST_MISSING` fail the audit, and packed sets of ids up to `_MOST_PACKED_BYTES`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,12 +61,17 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # as is usual
 
 from pyspark_jobs.orphan_ledgers import first_pass, tasks
-from pyspark_jobs.orphan_ledgers.forms import NO_IDS, group_by_tag, union
+from pyspark_jobs.orphan_ledgers.forms import NO_IDS, PackedIds, group_by_tag, union
 from pyspark_jobs.running.directories import Directory, Rows
 from pyspark_jobs.running.tasks import by_key, first_rows, mapped, spark_schema, unpack, unpacked
 
-_MOST_BROADCAST_IDS, _MOST_BROADCAST_ROWS = 4_000_000, 500_000
-"""Most ids of ledgers, of 8 bytes each, or candidates' owners that the driver and every worker hold in memory."""
+_MOST_PACKED_BYTES = 128 * 1024 * 1024
+"""Largest sets of ids that the driver and every worker hold in memory, so that only rows of these ledgers are shuffled.
+
+Ids of a whole span of 2**30 are as large, and so are 32 million that are far apart.
+"""
+_MOST_BROADCAST_ROWS = 500_000
+"""Most candidates whose owners' rows are broadcast to be joined."""
 _ROWS_PER_FILE = 1_000_000
 _OWNED = (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS)
 _COUNTED = ("standing", "kind", "cause", "tenant", "age")
@@ -165,8 +169,8 @@ class SparkEngine:
         # What is younger was made while the inputs were taken (`audit.engine.usage`).
         missing = dangling.where(F.col("ledger_id") <= counts["newest"])
         candidates = counts["candidate_ledgers"]
-        few = candidates + reported.references() <= _MOST_BROADCAST_IDS
-        ledgers = self._keep(self._wanted_ledgers(sets, facts, few))
+        few = counts["packed_bytes"] <= _MOST_PACKED_BYTES
+        ledgers = self._keep(self._wanted_ledgers(sets, few))
         protection = reported.protection()
         few_candidates = candidates <= _MOST_BROADCAST_ROWS
         judge = Judge(as_of_ms(self._inputs.dump_manifest), self._policy, protection)
@@ -333,28 +337,26 @@ class SparkEngine:
         found = _ids_of(compared.where("missing_ledgers > 0"), "missing")
         return without_unread(found, reported.unread_directories(), self._root)
 
-    def _wanted_ledgers(self, compared: DataFrame, facts: DataFrame, few: bool) -> DataFrame:
-        candidates = compared.where(F.length("candidates") > 1)
-        named = _packed(facts, first_pass.SINGLE_IDS)
+    def _wanted_ledgers(self, compared: DataFrame, few: bool) -> DataFrame:
         if self._inputs.own_ledgers:
             ledgers = self._inputs.nodes(("path", "value", *WRITES), Subtree.LEDGERS)
         else:
             ledgers = self._inputs.ledgers(LISTED.names)
         reading = (self._columns, self._root)
         if few:
-            ids = _ids_of(candidates, "candidates"), np.unique(_ids_of(named, "content"))
-            return ledgers.mapped(tasks.READ_LEDGERS, tasks.choose_ledgers, *reading, *ids, self._shares)
-        joined = self._joined(ledgers, candidates, named)
+            ids, named = (_collected(compared, column) for column in ("candidates", "named"))
+            return ledgers.mapped(tasks.READ_LEDGERS, tasks.choose_ledgers, *reading, ids, named, self._shares)
+        joined = self._joined(ledgers, compared)
         return mapped(joined, tasks.READ_LEDGERS, tasks.read_ledgers, *reading, self._shares)
 
-    def _joined(self, ledgers: Rows, candidates: DataFrame, named: DataFrame) -> DataFrame:
+    def _joined(self, ledgers: Rows, compared: DataFrame) -> DataFrame:
         """Join the rows of ledgers with wanted ids that exceed an executor's memory."""
         key, other = ("path", "ledger_id") if self._inputs.own_ledgers else ("ledger_id", "path")
         wanted = [
-            mapped(sets, tasks.WANTED, tasks.paths_of_ids, column, self._root)
-            .distinct()
-            .withColumn("is_candidate", F.lit(is_candidate))
-            for sets, column, is_candidate in ((candidates, "candidates", True), (named, "content", False))
+            mapped(compared, tasks.WANTED, tasks.paths_of_ids, column, self._root).withColumn(
+                "is_candidate", F.lit(column == "candidates")
+            )
+            for column in ("candidates", "named")
         ]
         beside = reduce(DataFrame.union, wanted).drop(other)
         return ledgers.frame().join(beside, key).select(*ledgers.columns, "is_candidate")
@@ -362,15 +364,10 @@ class SparkEngine:
     # --- judging -----------------------------------------------------------------------------------------------
 
     def _judged(self, candidates: DataFrame, judge: Judge, few: bool) -> DataFrame:
-        paths = candidates.select(F.explode(F.array("owner_path", "topic_path")).alias("path")).dropna().distinct()
+        marks = mapped(candidates.select("owner_path", "topic_path"), tasks.SETS, tasks.mark_owners)
+        marked = _collected(by_key(marks, "part", tasks.SETS, tasks.unite), "content")
         nodes = self._inputs.nodes(OWNER_COLUMNS, *_OWNED)
-        if few:
-            named = paths.toArrow().column("path").combine_chunks()
-            owners = nodes.mapped(tasks.OWNERS, tasks.read_owners, self._columns, named)
-        else:
-            joined = nodes.frame().join(paths, "path", "left_semi").select(*nodes.columns)
-            owners = mapped(joined, tasks.OWNERS, tasks.read_owners, self._columns)
-        owners = self._keep(owners)
+        owners = self._keep(nodes.mapped(tasks.OWNERS, tasks.read_owners, self._columns, marked))
         rows = candidates
         for prefix in ("owner", "topic"):
             renamed = owners.select(*(F.col(name).alias(f"{prefix}_node_{name}") for name in owners.columns))
@@ -395,13 +392,18 @@ class SparkEngine:
 
 def compared(facts: DataFrame, own_ledgers: bool) -> DataFrame:
     """Return `tasks.COMPARED` of the sets of ids in `first_pass.FACTS`; listed ids stand in for missing own ledgers."""
-    sets = _packed(facts, first_pass.LISTED, first_pass.DUMPED, first_pass.IDS)
+    sets = _packed(facts, first_pass.LISTED, first_pass.DUMPED, first_pass.IDS, first_pass.SINGLE_IDS)
     return by_key(sets, "part", tasks.COMPARED, tasks.compare, own_ledgers)
 
 
 def _ids_of(sets: DataFrame, column: str) -> Numbers:
     rows = sets.select("part", column).collect()
     return np.concatenate([NO_IDS, *(union(row[0], [bytes(row[1])]) for row in rows)])
+
+
+def _collected(sets: DataFrame, column: str) -> PackedIds:
+    rows = sets.where(F.length(column) > 1).select("part", column).toLocalIterator()
+    return PackedIds({row[0]: bytes(row[1]) for row in rows})
 
 
 def _packed(facts: DataFrame, *tags: str) -> DataFrame:
@@ -422,7 +424,7 @@ def _newest(ledgers: DataFrame) -> DataFrame:
 
 
 def _compared_counts(compared: DataFrame) -> dict[str, int]:
-    names = ("listed", "in_dump", "referenced", "candidate_ledgers", "missing_ledgers")
+    names = ("listed", "in_dump", "referenced", "candidate_ledgers", "missing_ledgers", "packed_bytes")
     row = compared.agg(*(F.sum(name).alias(name) for name in names), F.max("newest").alias("newest")).first()
     assert row is not None
     return {"newest": -1 if row["newest"] is None else row["newest"], **{name: row[name] or 0 for name in names}}

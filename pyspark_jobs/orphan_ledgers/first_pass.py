@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import wraps
 from typing import Any, Concatenate
 
-import numpy as np
 import pyarrow as pa
 from pulsar_sidecar.features.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.features.audit.engine.admin_nodes import admin_facts
@@ -47,7 +46,7 @@ REFERENCES = (OTHER, UNSIZED)
 """Tags of `SINGLES`, whose ledgers' sizes only BookKeeper knows: single references, and lists' without a size."""
 SUSPECTS = (PARTITIONED, PENDING_ACKS, MARK)
 """Tags in the order of `Suspects`."""
-REPORTED = (*REFERENCES, UNREADABLE, UNREAD, COMPACTION, READ, TENANT, SHADOW, RETENTION, OFFLOAD_LAG, *SUSPECTS)
+REPORTED = (UNREADABLE, UNREAD, COMPACTION, READ, TENANT, SHADOW, RETENTION, OFFLOAD_LAG, *SUSPECTS)
 """Tags of the rows for the driver, few after they are summed."""
 
 FACTS = schema_of("""
@@ -176,12 +175,8 @@ def _topic_facts(tag: str, rows: pa.RecordBatch, shares: int) -> pa.RecordBatch:
 def _single_facts(tag: str, singles: pa.RecordBatch, sets: IdSets, shares: int) -> pa.RecordBatch:
     ids = singles.column("ledger_id").to_numpy()
     sets.add(ids, IDS, SINGLE_IDS)
-    share_of = shares_of_ledgers(ids, shares)
-    counts = np.bincount(share_of, minlength=shares)
-    return _facts(
-        {"tag": tag, "part": share, "content": content, "ledgers": int(counts[share])}
-        for share, content in pack_shares(singles, share_of)
-    )
+    packed = pack_shares(singles, shares_of_ledgers(ids, shares))
+    return _facts({"tag": tag, "part": share, "content": content} for share, content in packed)
 
 
 def _unreadable_facts(unreadable_nodes: Iterable[UnreadableNode]) -> Iterator[dict[str, Any]]:
@@ -198,19 +193,16 @@ def _shadow_facts(shadows: Iterable[Shadow]) -> Iterator[dict[str, Any]]:
 class Reported:
     """Reports of the first pass besides ids: few rows after they are summed, which the driver reads whole.
 
-    They are tenants, shadows, and unread parts: nodes, directories, log segments, cursors without a reading. One row
-    for each of `REFERENCES` counts it.
+    They are tenants, shadows, and unread parts: nodes, directories, log segments, cursors without a reading.
     """
 
     def __init__(self, facts: DataFrame) -> None:
         rows = facts.where(F.col("tag").isin(*REPORTED))
-        # A cursor and the reading of its ledger are in one group, and so are references, which are many.
+        # A cursor and the reading of its ledger are in one group.
         is_cursor = F.col("tag").isin(COMPACTION, READ)
         group = F.when(is_cursor, COMPACTION).otherwise(F.col("tag")).alias("tag")
-        no_reference = ~F.col("tag").isin(*REFERENCES)
-        about = (F.when(no_reference, F.col(name)).alias(name) for name in ("path", "kind", "reason"))
         was_read = F.max(F.col("tag") == READ).alias("was_read")
-        summed = rows.groupBy(group, *about).agg(was_read, F.sum("ledgers").alias("ledgers"))
+        summed = rows.groupBy(group, "path", "kind", "reason").agg(was_read, F.sum("ledgers").alias("ledgers"))
         self._rows = summed.where(f"tag != '{COMPACTION}' or not was_read").collect()
 
     def _rows_tagged(self, *tags: str) -> list[Row]:
@@ -240,10 +232,6 @@ class Reported:
     def suspects(self, ledgers_root: str, schemas: Sequence[str]) -> Suspects:
         """Return nodes that may have dangling references; ``schemas`` have only such."""
         return Suspects(ledgers_root, schemas, *([row["path"] for row in self._rows_tagged(tag)] for tag in SUSPECTS))
-
-    def references(self) -> int:
-        """Return the number of references, with repetitions, whose ledgers' sizes only BookKeeper knows."""
-        return sum(row["ledgers"] for row in self._rows_tagged(*REFERENCES))
 
     def log_segments_unread(self) -> int:
         return sum(row["ledgers"] or 0 for row in self._rows_tagged(UNREAD) if row["path"] is None)

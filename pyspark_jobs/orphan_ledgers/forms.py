@@ -8,12 +8,12 @@ Invariant: unpacking returns the same rows or ids.
 
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pulsar_sidecar.features.audit.arrays import Ids, Numbers
+from pulsar_sidecar.features.audit.arrays import Ids, Mask, Numbers, distinct
 
 from pyspark_jobs.running.tasks import pack
 
@@ -81,11 +81,41 @@ class IdSets:
         for tag in list(self._parts):
             if only_full and sum(map(len, self._parts[tag])) < _MOST_HELD:
                 continue
-            ordered = np.sort(np.concatenate(self._parts.pop(tag)))
-            ordered = ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0]
+            ordered = distinct(self._parts.pop(tag))
             for ids in np.split(ordered, np.flatnonzero(np.diff(ordered >> _RANGE_BITS)) + 1):
                 if len(ids):
                     yield tag, int(ids[0]) >> _RANGE_BITS, write_ids(ids)
+
+
+class PackedIds:
+    """Set of ids in the form in which it travels.
+
+    It has at most 4 bytes for each id, and a bit for each of the span.
+    """
+
+    def __init__(self, sets: Mapping[int, bytes]) -> None:
+        self._sets = sets
+
+    def holds(self, ids: Ids) -> Mask:
+        order = np.argsort(ids, kind="stable")
+        ranges = ids[order] >> _RANGE_BITS
+        found = np.zeros(len(ids), np.bool_)
+        for places in np.split(order, np.flatnonzero(np.diff(ranges)) + 1):
+            written = self._sets.get(int(ids[places[0]]) >> _RANGE_BITS) if len(places) else None
+            if written is not None:
+                found[places] = _among(written, ids[places] & (_RANGE - 1))
+        return found
+
+
+def _among(written: bytes, offsets: Ids) -> Mask:
+    """Return True for each offset that is in a written set."""
+    found: Mask
+    if written[:1] == _BITMAP:
+        found = (np.frombuffer(written, np.uint8, offset=1)[offsets >> 3] << (offsets & 7) & 1 << 7) != 0
+        return found
+    members = np.frombuffer(written, "<u4", offset=1)
+    found = members[np.searchsorted(members[:-1], offsets)] == offsets
+    return found
 
 
 def write_ids(ids: Ids) -> bytes:
@@ -102,7 +132,7 @@ def union(number: int, written: Iterable[bytes]) -> Numbers:
     """Return the union of several sets of one range, ascending."""
     sets = [_offsets(each) for each in written]
     if sum(map(len, sets)) < _DENSE:
-        offsets = np.unique(np.concatenate([NO_IDS, *sets]))
+        offsets = distinct(sets)
     else:
         bits = np.zeros(_RANGE, np.bool_)
         for each in sets:

@@ -12,7 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pulsar_sidecar.features.audit.arrays import NO_LEDGER, IdTable, LedgerSets, Mask, Numbers
 from pulsar_sidecar.features.audit.columnar.reader import SINGLES, ColumnReader
-from pulsar_sidecar.features.audit.engine.candidates import ClaimedLedger, OwnerNode, owner_nodes, read_candidate
+from pulsar_sidecar.features.audit.engine.candidates import (
+    ClaimedLedger,
+    OwnerNode,
+    owner_nodes,
+    path_marks,
+    read_candidate,
+)
 from pulsar_sidecar.features.audit.engine.decoding import lists_naming
 from pulsar_sidecar.features.audit.engine.judging import (
     EARLIER_COLUMNS,
@@ -47,6 +53,8 @@ from pyspark import TaskContext
 
 from pyspark_jobs.orphan_ledgers import first_pass
 from pyspark_jobs.orphan_ledgers.forms import (
+    IdSets,
+    PackedIds,
     group_by_tag,
     pack_shares,
     shares_of_ledgers,
@@ -57,8 +65,8 @@ from pyspark_jobs.orphan_ledgers.forms import (
 from pyspark_jobs.running.tasks import Batches, each_batch, pack, unpack, unpacked
 
 COMPARED = schema_of("""
-    candidates binary, missing binary, candidate_ledgers bigint, missing_ledgers bigint, part bigint, listed bigint,
-    in_dump bigint, referenced bigint, newest bigint
+    candidates binary, missing binary, named binary, candidate_ledgers bigint, missing_ledgers bigint, part bigint,
+    listed bigint, in_dump bigint, referenced bigint, newest bigint, packed_bytes bigint
 """)
 WANTED = schema_of("ledger_id bigint, path string")
 READ_LEDGERS = schema_of("""
@@ -72,6 +80,7 @@ _OWNERS = schema_of(
 OWNERS = pa.schema([*_OWNERS, pa.field("offloaded", pa.list_(pa.int64()))])
 JUDGED = pa.schema([*ORPHAN_LEDGERS, *schema_of("age string, is_orphan boolean")])
 SHARES = schema_of("tag string, part bigint, content binary")
+SETS = schema_of("part bigint, content binary")
 SIZE, USE = "size", "use"
 USAGE_SHARES = schema_of("content binary")
 COUNTED_USAGE = ("kind", "tenant")
@@ -86,14 +95,17 @@ DIGESTS = schema_of("block bigint, digest binary")
 def compare(facts: pa.Table, own_ledgers: bool) -> pa.Table:
     """Map one range of ids to its candidates, its missing ledgers, and their numbers (`COMPARED`)."""
     number = facts.column("part")[0].as_py()
-    written = group_by_tag(facts, first_pass.LISTED, first_pass.DUMPED, first_pass.IDS)
+    written = group_by_tag(facts, first_pass.LISTED, first_pass.DUMPED, first_pass.IDS, first_pass.SINGLE_IDS)
     listed = union(number, written[first_pass.LISTED])
     sets = LedgerSets([listed], union(number, written[first_pass.DUMPED]) if own_ledgers else listed)
     sets.refer(union(number, written[first_pass.IDS]))
     candidates, missing = sets.candidates(), sets.gone()
+    wanted = write_ids(candidates), write_ids(union(number, written[first_pass.SINGLE_IDS]))
     row = {
-        "candidates": write_ids(candidates),
+        "candidates": wanted[0],
         "missing": write_ids(missing),
+        "named": wanted[1],
+        "packed_bytes": sum(map(len, wanted)),
         "candidate_ledgers": len(candidates),
         "missing_ledgers": len(missing),
         "part": number,
@@ -145,14 +157,13 @@ def read_ledgers(batch: pa.RecordBatch, columns: ColumnReader, root: str, shares
 
 
 def choose_ledgers(
-    batches: Batches, columns: ColumnReader, root: str, candidates: Numbers, named: Numbers, shares: int
+    batches: Batches, columns: ColumnReader, root: str, candidates: PackedIds, named: PackedIds, shares: int
 ) -> Iterator[pa.RecordBatch]:
     """Map rows of all ledgers to `READ_LEDGERS` of ``candidates`` and ``named``."""
-    are_candidates, are_named = IdTable(candidates), IdTable(named)
     for batch in batches:
         listed = _listed(columns, batch, root)
         ids = listed.column("ledger_id").fill_null(NO_LEDGER).to_numpy()
-        yield _read(columns, listed, are_candidates.holds(ids), are_named.holds(ids), shares)
+        yield _read(columns, listed, candidates.holds(ids), named.holds(ids), shares)
 
 
 def _listed(columns: ColumnReader, batch: pa.RecordBatch, root: str) -> pa.RecordBatch:
@@ -183,12 +194,28 @@ def _candidate(row: dict[str, Any]) -> dict[str, Any]:
 # --- judging -------------------------------------------------------------------------------------------------------
 
 
+def mark_owners(batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Map paths of candidates' owners to sets of `path_marks` (`SETS`)."""
+    sets = IdSets()
+    for batch in batches:
+        for paths in batch.columns:
+            sets.add(path_marks(paths.drop_null()), "")
+    yield pa.RecordBatch.from_pylist(
+        [{"part": part, "content": marks} for _, part, marks in sets.taken(only_full=False)], schema=SETS
+    )
+
+
+def unite(share: pa.Table) -> pa.Table:
+    """Map the sets of one range (`SETS`) to their union."""
+    number = share.column("part")[0].as_py()
+    united = write_ids(union(number, share.column("content").to_pylist()))
+    return pa.Table.from_pylist([{"part": number, "content": united}], schema=SETS)
+
+
 @each_batch
-def read_owners(
-    batch: pa.RecordBatch, columns: ColumnReader, paths: pa.Array | None = None
-) -> Iterator[pa.RecordBatch]:
-    """Map nodes, or only those at these paths, to `OWNERS`."""
-    nodes = owner_nodes(columns, paths, batch)
+def read_owners(batch: pa.RecordBatch, columns: ColumnReader, marks: PackedIds) -> Iterator[pa.RecordBatch]:
+    """Map nodes whose paths have these marks to `OWNERS`."""
+    nodes = owner_nodes(columns, batch.filter(pa.array(marks.holds(path_marks(batch.column("path"))))))
     yield pa.RecordBatch.from_pylist([asdict(node) for node in nodes], schema=OWNERS)
 
 

@@ -58,7 +58,7 @@ def main(orders: Path, answers: Path) -> None:
 def _far_and_many() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Directory, "on_disk", lambda _: None)
-        patch.setattr(engine, "_MOST_BROADCAST_IDS", -1)
+        patch.setattr(engine, "_MOST_PACKED_BYTES", -1)
         patch.setattr(engine, "_MOST_BROADCAST_ROWS", -1)
         yield
 

@@ -182,7 +182,7 @@ def test_a_node_is_decoded_alike_both_ways_wherever_it_is(form: str) -> None:
         assert canonical(nodes, COLUMNS) == canonical(nodes, EXACT)
         wanted = exact.lists.ledger_id[:1]
         assert lists_naming(COLUMNS, wanted, nodes).to_pylist() == lists_naming(EXACT, wanted, nodes).to_pylist()
-        assert owner_nodes(COLUMNS, None, nodes) == owner_nodes(EXACT, None, nodes)
+        assert owner_nodes(COLUMNS, nodes) == owner_nodes(EXACT, nodes)
 
 
 def test_all_nodes_of_a_batch_are_decoded_alike_both_ways() -> None:

@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_jobs.orphan_ledgers.forms import pack_shares, shares_of_ledgers, shares_of_topics
+from pyspark_jobs.orphan_ledgers.forms import IdSets, PackedIds, pack_shares, shares_of_ledgers, shares_of_topics
 from pyspark_jobs.running.tasks import pack, unpack
 
 ROWS = pa.schema([pa.field("topic", pa.string()), pa.field("ledger_id", pa.int64(), nullable=False)])
@@ -51,3 +51,17 @@ def test_every_row_is_in_one_share_and_a_topic_in_the_same_everywhere(
 def test_a_ledger_is_in_the_same_share_everywhere(ids: list[int], count: int) -> None:
     shares = shares_of_ledgers(np.array(ids, np.int64), count)
     assert [int(share) for share in shares] == [id_ % count for id_ in ids]
+
+
+@given(
+    st.lists(st.integers(0, 2**62) | st.integers(2**20 - 9, 2**20 + 9), max_size=30),
+    st.lists(st.integers(-1, 2**62) | st.integers(2**20 - 9, 2**20 + 9), max_size=30),
+    st.booleans(),
+)
+def test_packed_ids_hold_what_was_added(members: list[int], asked: list[int], is_dense: bool) -> None:
+    every = {*members, *(range(3, 2**18, 5) if is_dense else ())}
+    sets = IdSets()
+    sets.add(np.array(sorted(every, reverse=True), np.int64), "")
+    packed = PackedIds({number: written for _, number, written in sets.taken(only_full=False)})
+    more = [*asked, *members, 3, 4]
+    assert packed.holds(np.array(more, np.int64)).tolist() == [each in every for each in more]

@@ -4,15 +4,15 @@ Invariants: a ledger whose metadata this version does not understand whole, or w
 `UnattributedLedger` and is never deletable. A cause explains and never decides.
 """
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, assert_never
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from pulsar_sidecar.features.audit.arrays import NO_LEDGER
+from pulsar_sidecar.features.audit.arrays import NO_LEDGER, Numbers
 from pulsar_sidecar.features.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.features.audit.results.tables import OrphanCause
 from pulsar_sidecar.model.errors import UndecodableError
@@ -36,6 +36,7 @@ from pulsar_sidecar.ownership.paths import managed_ledger_path
 from pulsar_sidecar.ownership.places import Owner, Place, locate, owner_of_schema, owner_of_topic
 from pulsar_sidecar.ownership.references import cursor_references, managed_ledger_references, schema_references
 
+_MARK = 2**26 - 1
 OWNER_COLUMNS = ("path", "value", "version", "mzxid")
 """Columns that `owner_nodes` reads."""
 
@@ -235,10 +236,17 @@ def _describe_node(ledger_id: int, path: str, node: OwnerNode | None) -> str:
     return f"{at} names {node.ledgers}, {span}, and {this}"
 
 
-def owner_nodes(columns: ColumnReader, paths: pa.Array | None, nodes: pa.RecordBatch) -> list[OwnerNode]:
-    """Return `owner_node` of each node, or of those at some paths; plain lists are read together."""
-    if paths is not None:
-        nodes = nodes.filter(pc.is_in(nodes.column("path"), value_set=paths))
+def path_marks(paths: pa.Array) -> Numbers:
+    """Return a number below 2**26 for each path; a node whose mark no owner's path has is no owner's."""
+    return np.fromiter((zlib.crc32(path.encode()) & _MARK for path in paths.to_pylist()), np.int64, len(paths))
+
+
+def node_marks(nodes: pa.RecordBatch) -> Numbers:
+    return path_marks(nodes.column("path"))
+
+
+def owner_nodes(columns: ColumnReader, nodes: pa.RecordBatch) -> list[OwnerNode]:
+    """Return `owner_node` of each node; plain lists are read together."""
     plain = columns.read_nodes(nodes.column("path"), nodes.column("value"), with_entries=False)
     lists, misplaced = plain.lists, set(plain.misplaced.tolist())
     starts = np.flatnonzero(np.diff(lists.node, prepend=NO_LEDGER))

@@ -18,7 +18,13 @@ import pyarrow.compute as pc
 from pulsar_sidecar.features.audit.arrays import Ids, IdTable, LedgerSets, Numbers
 from pulsar_sidecar.features.audit.columnar.reader import SINGLES, ColumnReader
 from pulsar_sidecar.features.audit.engine.admin_nodes import AdminFacts, admin_facts, dangers
-from pulsar_sidecar.features.audit.engine.candidates import OWNER_COLUMNS, OwnerNode, owner_nodes
+from pulsar_sidecar.features.audit.engine.candidates import (
+    OWNER_COLUMNS,
+    OwnerNode,
+    node_marks,
+    owner_nodes,
+    path_marks,
+)
 from pulsar_sidecar.features.audit.engine.decoding import (
     NODE_COLUMNS,
     REFERENCES,
@@ -288,8 +294,14 @@ class EmbeddedEngine:
         paths = owner_paths(cases)
         if not paths:
             return ()
-        work = partial(owner_nodes, self._columns, pa.array(paths, pa.string()))
-        return chain.from_iterable([self._inputs.rows(subtree, OWNER_COLUMNS, work) for subtree in _NODES])
+        wanted, work = IdTable(path_marks(pa.array(paths, pa.string()))), partial(owner_nodes, self._columns)
+        marked = {subtree: list(self._inputs.rows(subtree, ("path",), node_marks)) for subtree in _NODES}
+        places = {
+            subtree: np.flatnonzero(wanted.holds(np.concatenate([_NONE, *marks]))) for subtree, marks in marked.items()
+        }
+        return chain.from_iterable(
+            [self._inputs.rows_at(subtree, OWNER_COLUMNS, some, work) for subtree, some in places.items()]
+        )
 
     def _read_wanted(self, sets: LedgerSets, unsized: Numbers) -> tuple[pa.Table, list[Case]]:
         """Return these ledgers' sizes, from BookKeeper's nodes, and the candidates."""
