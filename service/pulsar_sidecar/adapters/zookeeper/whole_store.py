@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -34,10 +35,7 @@ _PERSISTENT = TopicDomain.PERSISTENT.value
 _is_not_of_topics: Matches = re.compile(
     rf"(?!(/admin|{MANAGED_LEDGERS}|{PARTITIONED_TOPICS})$|({MANAGED_LEDGERS}|{PARTITIONED_TOPICS})/).*"
 ).fullmatch
-# A topic's node, unless topics of Pulsar's first version may be below it: a namespace named "persistent".
-_is_leaf: Matches = re.compile(
-    rf"({MANAGED_LEDGERS}|{PARTITIONED_TOPICS})(/[^/]+){{2,3}}/{_PERSISTENT}/(?!{_PERSISTENT}$)[^/]+"
-).fullmatch
+_FOLDER_OF_TOPICS = re.compile(rf"({MANAGED_LEDGERS}|{PARTITIONED_TOPICS})(/[^/]+){{2,3}}/{_PERSISTENT}")
 
 
 class ZooKeeperWholeStore:
@@ -125,6 +123,17 @@ class LiveTree:
                 if node.unreadable is not None:
                     raise _refused(node.path)
                 yield node.path, node.data
+
+
+def _is_leaf(path: str) -> bool:
+    """Return True for a topic, unless Pulsar's first version may have topics below it: a namespace "persistent"."""
+    folder, _, name = path.rpartition("/")
+    return name != _PERSISTENT and _holds_topics(folder)
+
+
+@lru_cache(maxsize=1_000)
+def _holds_topics(folder: str) -> bool:
+    return _FOLDER_OF_TOPICS.fullmatch(folder) is not None
 
 
 def _read(piece: WalkedNodes) -> Iterator[tuple[str, bytes]]:
