@@ -39,6 +39,7 @@ from tests.benchmarks import (
     parts,
     pass_through,
     selections,
+    shadow_index,
     topic_deletion,
     visits,
 )
@@ -58,6 +59,7 @@ BENCHMARKS: Sequence[ModuleType] = (
     looks,
     visits,
     changes,
+    shadow_index,
     leak_watch,
     leaks,
     delayed_index,

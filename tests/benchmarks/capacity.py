@@ -1,18 +1,20 @@
-"""What a whole sidecar needs beside clusters of so many topics: memory, and seconds until it watches.
+"""What a whole sidecar needs beside so many topics: memory, and seconds until it is ready, has deleted and watches.
 
 The nodes are real, in a real ZooKeeper beside one bookie and one broker: for each topic a list, a cursor, a schema and
-ten ledgers. Brokers have loaded none of them. The sidecar has its defaults, with everything switched on.
+ten ledgers. Brokers have loaded none of them, but one more topic, which is deleted as soon as the sidecar is ready.
+The sidecar has its defaults, with everything switched on.
 """
 
 import argparse
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import requests
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
 
@@ -29,14 +31,19 @@ _HEAP_BYTES_OF_A_TOPIC = 16_000
 _FILLED_AT_ONCE = ("-Xmn256m", "-Dzookeeper.snapCount=100000000", "-Dzookeeper.forceSync=no")
 """A ZooKeeper that grows its heap and writes everything again after each 100,000 nodes loses its sessions meanwhile."""
 _PATIENCE_SECONDS = 1_200
+_FIRST_DELETED = "/admin/v2/persistent/public/default/deleted-first"
+_GONE = 404
+_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """Of one sidecar: seconds until ready and watching, processor seconds, MiB then, later and at most."""
+    """Of one sidecar: seconds until ready, from then to the deletion, and until watching; processor seconds and MiB."""
 
+    version: str
     topics: int
     ready: float
+    deleted: float
     watching: float
     used: float
     resident: float
@@ -47,14 +54,20 @@ class _Needs:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topics", type=int, nargs="+", default=[0, 10_000, 100_000])
     parser.add_argument("--rest-seconds", type=float, default=60.0)
+    parser.add_argument("--control", type=Path, help="a directory with another version's package, measured first")
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:
-    found = [_needs(topics, arguments.rest_seconds) for topics in arguments.topics]
+    control = {} if arguments.control is None else {"before": {"PYTHONPATH": str(arguments.control)}}
+    found = [
+        each for topics in arguments.topics for each in _needs(topics, {**control, "now": {}}, arguments.rest_seconds)
+    ]
     rows = [
         (
+            each.version,
             f"{each.topics:,}",
             f"{each.ready:.1f}",
+            f"{each.deleted:.1f}",
             f"{each.watching:.1f}",
             f"{each.used:.1f}",
             f"{each.resident:.0f} MB",
@@ -64,12 +77,22 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
         for each in found
     ]
     rest = f"{arguments.rest_seconds:.0f} s later"
-    header = ("topics", "ready after s", "watching after s", "processor s", "memory then", rest, "peak")
+    header = (
+        "version",
+        "topics",
+        "ready after s",
+        "deletion s",
+        "watching after s",
+        "processor s",
+        "memory then",
+        rest,
+        "peak",
+    )
     notes = (f"Load of the machine in the last minute: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.",)
     return [Table("A sidecar beside so many topics", header, rows, notes)]
 
 
-def _needs(topics: int, rest_seconds: float) -> _Needs:
+def _needs(topics: int, versions: Mapping[str, dict[str, str]], rest_seconds: float) -> Iterator[_Needs]:
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pulsar-sidecar-capacity-")))
         megabytes = max(1_000, topics * _HEAP_BYTES_OF_A_TOPIC // 1_000_000)
@@ -79,15 +102,25 @@ def _needs(topics: int, rest_seconds: float) -> _Needs:
         fill_zookeeper(addresses.metadata_store_url, MadeTopics(topics))
         sidecars = Sidecars(addresses, scratch)
         stack.callback(sidecars.end_all)
-        started = time.monotonic()
-        sidecar = sidecars.start_with_defaults_in({}, **_SETTINGS)
-        ready = time.monotonic() - started
-        until(lambda: _watches(sidecar), "the sidecar watches", _PATIENCE_SECONDS)
-        watching, used = time.monotonic() - started, processor_seconds(sidecar.pid)
-        resident = resident_mb(sidecar.pid)
-        time.sleep(rest_seconds)
-        peak = int(Path(f"/proc/{sidecar.pid}/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
-        return _Needs(topics, ready, watching, used, resident, resident_mb(sidecar.pid), peak)
+        for version, environment in versions.items():
+            requests.put(addresses.web_service_urls[0] + _FIRST_DELETED, timeout=_SECONDS).raise_for_status()
+            yield _need(version, topics, sidecars, environment, rest_seconds)
+            sidecars.end_all()
+
+
+def _need(version: str, topics: int, sidecars: Sidecars, environment: Mapping[str, str], rest_seconds: float) -> _Needs:
+    started = time.monotonic()
+    sidecar = sidecars.start_with_defaults_in(environment, **_SETTINGS)
+    ready = time.monotonic()
+    until(lambda: sidecar.request("DELETE", _FIRST_DELETED).status_code == _GONE, "the topic is gone")
+    deleted = time.monotonic()
+    until(lambda: _watches(sidecar), "the sidecar watches", _PATIENCE_SECONDS)
+    watching, used = time.monotonic() - started, processor_seconds(sidecar.pid)
+    resident = resident_mb(sidecar.pid)
+    time.sleep(rest_seconds)
+    peak = int(Path(f"/proc/{sidecar.pid}/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+    rested = resident_mb(sidecar.pid)
+    return _Needs(version, topics, ready - started, deleted - ready, watching, used, resident, rested, peak)
 
 
 def _watches(sidecar: SidecarProcess) -> bool:

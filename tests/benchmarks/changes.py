@@ -42,7 +42,7 @@ from tests.reporting import Table
 
 NAME = "changes"
 _NODES = [f"/managed-ledgers/public/default/persistent/topic-{number:04d}" for number in range(2_000)]
-_OTHER = "/other"
+OTHER = "/other"
 _LEDGERS = [
     ml.ManagedLedgerInfo.LedgerInfo(ledgerId=number, entries=50_000, size=1 << 24) for number in range(100, 116)
 ]
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
         )
         with LocalCluster.up(spec) as cluster, raw_client(cluster.addresses().metadata_store_url) as writer:
             url = cluster.addresses().metadata_store_url
-            for path in (*_NODES, _OTHER):
+            for path in (*_NODES, OTHER):
                 _make(writer, path)
             listen = partial(_listen, _TAKES_PER_ECHO)
             _measure(writer, url, arguments, listen, _Rounds())
@@ -123,14 +123,14 @@ def _measure(
     beside: Callable[[str, Connection], None] | None,
     rounds: _Rounds,
 ) -> None:
-    with _child(_other_client, url) as other:
+    with child(other_client, url) as other:
         if beside is None:
             _change(writer, arguments, rounds)
         else:
-            with _child(beside, url) as client:
+            with child(beside, url) as client:
                 _change(writer, arguments, rounds)
-                rounds.listened += [_ended(client)]
-        reads, writes = _ended(other)
+                rounds.listened += [ended(client)]
+        reads, writes = ended(other)
     rounds.reads += reads
     rounds.writes += writes
 
@@ -158,10 +158,10 @@ def _steadily(writer: KazooClient, rate: int, seconds: float) -> int:
 
 
 def _burst(writer: KazooClient, url: str, count: int) -> tuple[_Listened, float, int]:
-    with _child(partial(_listen, _TAKES_PER_ECHO), url) as listener:
+    with child(partial(_listen, _TAKES_PER_ECHO), url) as listener:
         started = time.monotonic()
         _at_once(writer, count)
-        listened = _ended(listener)
+        listened = ended(listener)
         return listened, time.monotonic() - started, count
 
 
@@ -176,9 +176,9 @@ def _at_once(writer: KazooClient, count: int) -> None:
 
 
 def _at_rest(url: str) -> _Listened:
-    with _child(partial(_listen, _TAKES_PER_ECHO_AT_REST), url) as listener:
+    with child(partial(_listen, _TAKES_PER_ECHO_AT_REST), url) as listener:
         time.sleep(_AT_REST_SECONDS)
-        listened: _Listened = _ended(listener)
+        listened: _Listened = ended(listener)
         return listened
 
 
@@ -250,15 +250,16 @@ def _deaf_listener(url: str) -> socket.socket:
     return connection
 
 
-def _other_client(url: str, pipe: Connection) -> None:
+def other_client(url: str, pipe: Connection) -> None:
+    """Read and write the node `OTHER` until asked to end, and report the seconds of each."""
     reads: list[float] = []
     writes: list[float] = []
     with raw_client(url) as client:
         pipe.send("ready")
         while not pipe.poll():
             time.sleep(_OTHER_PAUSE_SECONDS)
-            reads.append(_timed(lambda: client.get_async(_OTHER)))
-            writes.append(_timed(lambda: client.set_async(_OTHER, _DATA)))
+            reads.append(_timed(lambda: client.get_async(OTHER)))
+            writes.append(_timed(lambda: client.set_async(OTHER, _DATA)))
     pipe.send((reads, writes))
 
 
@@ -269,7 +270,8 @@ def _timed(call: "Callable[[], AsyncResult[Any]]") -> float:
 
 
 @contextmanager
-def _child(work: Callable[[str, Connection], None], url: str) -> Iterator[Connection]:
+def child(work: Callable[[str, Connection], None], url: str) -> Iterator[Connection]:
+    """Run ``work`` in a process of its own, from its being ready on; `ended` ends it."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=work, args=(url, there))
@@ -279,9 +281,10 @@ def _child(work: Callable[[str, Connection], None], url: str) -> Iterator[Connec
     process.join()
 
 
-def _ended(child: Connection) -> Any:
-    child.send("end")
-    return child.recv()
+def ended(pipe: Connection) -> Any:
+    """Ask a child to end; return what it reports."""
+    pipe.send("end")
+    return pipe.recv()
 
 
 # Reporting -------------------------------------------------------------------------------------------------------
