@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 CLIENT_GENERATOR := $(VENV)/openapi-client/.installed
 FAST_TESTS := tests/model tests/unit
-BUILD_SITE := $(BIN)/sphinx-build -q -W --keep-going -n -b html docs docs/_build
+build-site = $(BIN)/sphinx-build -q -W --keep-going -n -b $(1) docs $(2)
 # Nearly half of a test's time is waiting for clocks and processes: up to 4 processors get two workers each. Neighbours
 # stay on one worker (`worksteal`), so what a module shares is made once.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n > 4 ? n : 2 * n)))
@@ -93,8 +93,9 @@ check-generated: $(INSTALLED)
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python -m deploy.grafana.dashboards --check
 
+# Every page is read and every link is resolved, but no page is written, which takes as long again.
 check-site: $(INSTALLED)
-	$(BUILD_SITE)
+	$(call build-site,dummy,$(RESULTS)/site)
 
 $(FAST_TESTS_PASSED): $(INSTALLED) $(or $(wildcard $(WATCHED)),always)
 	$(RUN_FAST_TESTS)
@@ -190,7 +191,7 @@ demo-down: ## end the demo's processes and remove its files
 	@test ! -x $(BIN)/pulsar-sidecar || $(BIN)/pulsar-sidecar demo down
 
 docs: $(INSTALLED) ## the documentation as a site, in docs/_build
-	$(BUILD_SITE)
+	$(call build-site,html,docs/_build)
 
 format: $(INSTALLED) ## format and fix what can be fixed
 	$(BIN)/ruff format $(SOURCES)
