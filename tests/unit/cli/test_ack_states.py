@@ -13,7 +13,6 @@ from pulsar_sidecar.features.acknowledgements.http import router, stored_router
 from pulsar_sidecar.features.acknowledgements.limits import AckStateLimits
 
 from tests.fakes.acknowledging_broker import FakeAcknowledgingBroker
-from tests.fakes.deletion_service import FakeDeletionService
 from tests.fakes.stored_ack_states import FOUR, ORDERS, StoredHoles
 from tests.unit.cli.running import Terminal
 from tests.unit.server.serving import served
@@ -38,7 +37,7 @@ def holes() -> StoredHoles:
 def shell(terminal: Terminal, broker: FakeAcknowledgingBroker, holes: StoredHoles) -> Iterator[Terminal]:
     with (
         closing(broker.service()) as states,
-        served(FakeDeletionService(), routers=[router(states), stored_router(holes.surveys)]) as server,
+        served(routers=[router(states), stored_router(holes.surveys)]) as server,
     ):
         terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
         yield terminal

@@ -16,7 +16,6 @@ from pulsar_sidecar.server.guard import guarded_router
 from pulsar_sidecar.server.rights import Right, takes
 
 from tests.fakes.delayed_service import FakeDelayedDelivery
-from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.cli.running import Ran, Terminal
 from tests.unit.server.serving import served
 
@@ -56,7 +55,7 @@ def clusters(terminal: Terminal) -> Iterator[Clusters]:
     with ExitStack() as stack:
         for name, service in found.services.items():
             routers = [delayed_delivery.router(service), routes]
-            found.urls[name] = stack.enter_context(served(FakeDeletionService(), routers=routers, cluster=name)).url
+            found.urls[name] = stack.enter_context(served(routers=routers, cluster=name)).url
         terminal.set("PULSAR_SIDECAR_ADMIN_URL", found.urls["east"])
         yield found
 

@@ -18,7 +18,6 @@ from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.server.answers import parse_answer
 
 from tests.fakes.deduplication import TOPIC, DeduplicatedTopics
-from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.cli.running import Terminal
 from tests.unit.server.serving import Served, served
 
@@ -43,7 +42,7 @@ def topics() -> DeduplicatedTopics:
 
 @pytest.fixture(scope="module")
 def server(topics: DeduplicatedTopics) -> Iterator[Served]:
-    with served(FakeDeletionService(), routers=[http.router(topics.service)]) as opened:
+    with served(routers=[http.router(topics.service)]) as opened:
         yield opened
 
 

@@ -18,7 +18,6 @@ from tests.fakes.delayed_index import (
     index_service,
     stored_indexes,
 )
-from tests.fakes.deletion_service import FakeDeletionService
 from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.cli.running import Terminal
 from tests.unit.server.serving import Served, served
@@ -49,7 +48,7 @@ def _shared(store: FakeMetadataStore) -> Iterator[Served]:
     messages.due([(3_000, 9, 4), (8_000, 10, 0)])
     calendar = CalendarReader(stored_indexes(store, entries), entries, messages, messages, FakeClock(500))
     routers = [http.index_router(index_service(store, entries)), http.calendar_router(calendar)]
-    with served(FakeDeletionService(), routers=routers) as server:
+    with served(routers=routers) as server:
         yield server
 
 

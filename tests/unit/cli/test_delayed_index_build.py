@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pytest
 from pulsar_sidecar.features.delayed_index import http
 
-from tests.fakes.deletion_service import FakeDeletionService
 from tests.fakes.index_building import FIRST_BUCKET, SUBSCRIPTION, IndexToBuild, small_buckets
 from tests.unit.cli.running import Terminal
 from tests.unit.server.serving import Served, served
@@ -23,7 +22,7 @@ def index() -> IndexToBuild:
 
 @pytest.fixture
 def server(index: IndexToBuild) -> Iterator[Served]:
-    with served(FakeDeletionService(), routers=[http.build_router(index.builder)]) as server:
+    with served(routers=[http.build_router(index.builder)]) as server:
         yield server
 
 

@@ -10,7 +10,6 @@ from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.fakes.checked_index import FIRST, CheckedIndex, FakeDeletions, FakeLoaded, repair_of, tracker
-from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.cli.running import Terminal
 from tests.unit.server.serving import Served, served
 
@@ -31,7 +30,7 @@ def loaded() -> FakeLoaded:
 @pytest.fixture
 def server(index: CheckedIndex, loaded: FakeLoaded) -> Iterator[Served]:
     routes = http.repair_router(repair_of(index, loaded, FakeDeletions()))
-    with served(FakeDeletionService(), routers=[routes]) as found:
+    with served(routers=[routes]) as found:
         yield found
 
 

@@ -15,7 +15,6 @@ from pulsar_sidecar.model.lookups import Unreadable
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_index import TOPIC, FakeBucketEntries, FakeLedgerLengths, IndexedTopic, stored_indexes
 from tests.fakes.delayed_messages import FakeCluster, at
-from tests.fakes.deletion_service import FakeDeletionService
 from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.cli.running import Terminal
 from tests.unit.server.serving import Served, served
@@ -50,7 +49,7 @@ def server(cluster: FakeCluster) -> Iterator[Served]:
         Forecaster(stored, lengths, configuration, cluster.clock),
         Simulator(stored, lengths, cluster, configuration, cluster.clock),
     )
-    with served(FakeDeletionService(), routers=[http.planning_router(planning)]) as opened:
+    with served(routers=[http.planning_router(planning)]) as opened:
         yield opened
 
 

@@ -10,7 +10,6 @@ from pulsar_sidecar.features.delayed_messages.http import routes as delayed_deli
 from pulsar_sidecar.features.delayed_messages.results import CancellationStatus, Cause, Verdict
 
 from tests.fakes.delayed_service import FakeDelayedDelivery
-from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.cli.running import Terminal
 from tests.unit.server.serving import Served, served
 
@@ -25,7 +24,7 @@ def fake() -> FakeDelayedDelivery:
 
 @pytest.fixture(autouse=True)
 def server(fake: FakeDelayedDelivery, terminal: Terminal) -> Iterator[Served]:
-    with served(FakeDeletionService(), routers=[delayed_delivery.router(fake)]) as running:
+    with served(routers=[delayed_delivery.router(fake)]) as running:
         terminal.set("PULSAR_SIDECAR_ADMIN_URL", running.url)
         yield running
 

@@ -16,7 +16,6 @@ from pulsar_sidecar.ownership.paths import managed_ledger_path
 from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
 
 from tests.fakes.bookkeeper import data_custom_metadata, ledger_metadata_bytes, managed_ledger_bytes
-from tests.fakes.deletion_service import FakeDeletionService
 from tests.fakes.pins import FIGURES, TOPIC, PinnedCluster
 from tests.unit.cli.running import Terminal
 from tests.unit.server.serving import Served, served
@@ -34,7 +33,7 @@ def served_pins(cluster: PinnedCluster) -> Iterator[Served]:
     cluster.bookies.down = {BookieId("bookie-2:3181")}
     every = [(LedgerId(1), ledger_metadata_bytes(custom_metadata=data_custom_metadata(TOPIC.managed_ledger_name)))]
     bookies = BookiesReader(lambda: iter(every), cluster.bookies, cluster.clock)
-    with served(FakeDeletionService(), routers=[router(cluster.reader), bookies_router(bookies)]) as server:
+    with served(routers=[router(cluster.reader), bookies_router(bookies)]) as server:
         yield server
 
 

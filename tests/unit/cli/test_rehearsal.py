@@ -21,7 +21,6 @@ from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryEr
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.fakes.clock import FakeClock
-from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.cli.running import Terminal
 from tests.unit.server.serving import served
 
@@ -98,7 +97,7 @@ def rehearsals(cluster: FakeCluster) -> Iterator[Rehearsals]:
 
 @pytest.fixture
 def shell(terminal: Terminal, rehearsals: Rehearsals) -> Iterator[Terminal]:
-    with served(FakeDeletionService(), routers=[router(rehearsals)]) as server:
+    with served(routers=[router(rehearsals)]) as server:
         terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
         yield terminal
 

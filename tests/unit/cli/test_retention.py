@@ -9,7 +9,6 @@ from pulsar_sidecar.features.pins.ports import BrokerUsage
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.names import parse_topic_name
 
-from tests.fakes.deletion_service import FakeDeletionService
 from tests.fakes.pins import TOPIC, PinnedCluster
 from tests.unit.cli.running import Terminal
 from tests.unit.server.serving import served
@@ -28,7 +27,7 @@ def cluster() -> PinnedCluster:
 
 @pytest.fixture
 def shell(terminal: Terminal, cluster: PinnedCluster) -> Iterator[Terminal]:
-    with served(FakeDeletionService(), routers=[sweep_router(cluster.sweep)]) as server:
+    with served(routers=[sweep_router(cluster.sweep)]) as server:
         terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
         yield terminal
 

@@ -10,7 +10,6 @@ from pulsar_sidecar.features.delayed_index.cli import waiting as waiting_message
 
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_messages import TOPIC, FakeCluster
-from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.cli.running import Terminal
 from tests.unit.server.serving import Served, served
 
@@ -25,9 +24,7 @@ def _shared() -> Iterator[tuple[FakeCluster, Served]]:
         cluster.publish(1, (minute + 1) * 60_000)
     cluster.publish(2, None)
     cluster.subscribe("billing").acked = set(sorted(cluster.entries)[:10])
-    with served(
-        FakeDeletionService(), routers=[http.waiting_router(WaitingReader(cluster, cluster, cluster.clock))]
-    ) as server:
+    with served(routers=[http.waiting_router(WaitingReader(cluster, cluster, cluster.clock))]) as server:
         yield cluster, server
 
 

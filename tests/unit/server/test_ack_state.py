@@ -12,7 +12,6 @@ from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.server.answers import as_json
 
 from tests.fakes.acknowledging_broker import FakeAcknowledgingBroker
-from tests.fakes.deletion_service import FakeDeletionService
 from tests.fakes.stored_ack_states import FOUR, ORDERS, StoredHoles
 from tests.unit.server.serving import Served, served
 
@@ -42,7 +41,7 @@ def holes() -> StoredHoles:
 def server(broker: FakeAcknowledgingBroker, holes: StoredHoles) -> Iterator[Served]:
     with (
         closing(broker.service()) as states,
-        served(FakeDeletionService(), routers=[router(states), stored_router(holes.surveys)]) as server,
+        served(routers=[router(states), stored_router(holes.surveys)]) as server,
     ):
         yield server
 

@@ -16,7 +16,6 @@ from pulsar_sidecar.reports.documents import MANIFEST_NAME
 
 from tests.cluster.patience import until
 from tests.fakes.bookkeeper import managed_ledger_bytes
-from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.audit.audited_clusters import TOPIC_NODE, AuditedCluster
 from tests.unit.audit.findings import AUDIT_ID, STORE_TIME_MS, missing, orphan, unattributed, usage
 from tests.unit.audit.sending import ServedAudits, served_audits
@@ -58,7 +57,7 @@ class Now:
 @pytest.fixture(scope="module")
 def shared() -> Iterator[tuple[Now, Served]]:
     now = Now()
-    with served(FakeDeletionService(), routers=[router(now)]) as server:  # type: ignore[arg-type]
+    with served(routers=[router(now)]) as server:  # type: ignore[arg-type]
         yield now, server
 
 

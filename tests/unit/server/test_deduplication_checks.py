@@ -16,7 +16,6 @@ from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.server.answers import parse_answer
 
 from tests.fakes.deduplication_policies import NAMESPACE, FakeDeduplication
-from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.cli.running import Terminal
 from tests.unit.deduplication.inspection.test_canary import FIRST, NAME, SECOND, FakeNamespace
 from tests.unit.server.serving import Served, served
@@ -37,7 +36,7 @@ def namespace() -> FakeNamespace:
 @pytest.fixture
 def server(brokers: FakeDeduplication, namespace: FakeNamespace) -> Iterator[Served]:
     checks = DeduplicationChecks(namespace, namespace, brokers, brokers, lambda: "0123")
-    with served(FakeDeletionService(), routers=[http.check_router(checks)]) as server:
+    with served(routers=[http.check_router(checks)]) as server:
         yield server
 
 

@@ -11,7 +11,6 @@ from pulsar_sidecar.features.deduplication.results import LoadForecasts, StuckRe
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.server.answers import parse_answer
 
-from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.cli.running import Terminal
 from tests.unit.deduplication.inspection.test_stuck import ELSEWHERE, ORDERS, Setup
 from tests.unit.server.serving import Served, served
@@ -28,7 +27,7 @@ def setup() -> Setup:
 
 @pytest.fixture
 def server(setup: Setup) -> Iterator[Served]:
-    with served(FakeDeletionService(), routers=[http.health_router(setup.health)]) as server:
+    with served(routers=[http.health_router(setup.health)]) as server:
         yield server
 
 

@@ -11,7 +11,6 @@ from pulsar_sidecar.ownership.stored_topics import StoredTopics
 
 from tests.fakes.clock import FakeClock
 from tests.fakes.deduplication_policies import NAMESPACE, TOPIC, FakeDeduplication, put_topic
-from tests.fakes.deletion_service import FakeDeletionService
 from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.cli.running import Terminal
 from tests.unit.server.serving import Served, served
@@ -26,7 +25,7 @@ def _shared() -> Iterator[tuple[FakeDeduplication, Served]]:
     brokers, store = FakeDeduplication(), FakeMetadataStore()
     put_topic(store)
     changes = PolicyChanges(brokers, brokers, StoredTopics(store), FakeClock())
-    with served(FakeDeletionService(), routers=[http.policies_router(changes)]) as server:
+    with served(routers=[http.policies_router(changes)]) as server:
         yield brokers, server
 
 

@@ -26,7 +26,6 @@ from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 from pulsar_sidecar.server.answers import parse_answer
 
 from tests.fakes.delayed_service import FakeDelayedDelivery
-from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.server.serving import Answer, Served, served
 
 TOPIC = "/admin/v2/persistent/public/default/orders"
@@ -37,7 +36,7 @@ GOOD = f"ledgerId=7&entryId=3&deliverAt={DUE}"
 @pytest.fixture(scope="module")
 def _shared() -> Iterator[tuple[FakeDelayedDelivery, Served]]:
     fake = FakeDelayedDelivery()
-    with served(FakeDeletionService(), routers=[delayed_delivery.router(fake)]) as server:
+    with served(routers=[delayed_delivery.router(fake)]) as server:
         yield fake, server
 
 

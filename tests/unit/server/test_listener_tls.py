@@ -92,7 +92,7 @@ def test_a_certificate_proves_nothing_where_it_was_not_asked_for(own: Certificat
 def test_a_client_without_a_certificate_is_refused_where_one_is_required(
     tls: ListenerTls, own: Certificate, admin: Certificate
 ) -> None:
-    with served(FakeDeletionService(), tls=replace(tls, client_required=True)) as server:
+    with served(tls=replace(tls, client_required=True)) as server:
         assert ask(server, own, admin, path="/livez")[0] == 200
         with pytest.raises((ssl.SSLError, OSError, http.client.HTTPException)):
             ask(server, own, path="/livez")
@@ -102,7 +102,7 @@ def test_an_old_version_of_tls_is_refused(tls: ListenerTls, own: Certificate) ->
     strict = replace(tls, minimum_version=ssl.TLSVersion.TLSv1_3)
     context = ssl.create_default_context(cafile=str(own.file))
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with served(FakeDeletionService(), tls=strict) as server:
+    with served(tls=strict) as server:
         connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=20, context=context)
         with pytest.raises((ssl.SSLError, OSError)):
             connection.request("GET", "/livez")
@@ -136,7 +136,7 @@ def test_a_file_that_cannot_be_used_is_named_at_the_start(broken: str, tls: List
     bad.write_text("nonsense")
     with (
         pytest.raises(InvalidInputError, match=r"bad\.pem"),
-        served(FakeDeletionService(), tls=replace(tls, **{broken: bad})),
+        served(tls=replace(tls, **{broken: bad})),
     ):
         pass
 

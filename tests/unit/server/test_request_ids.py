@@ -12,7 +12,6 @@ from pulsar_sidecar.server.rights import Right, takes
 from structlog.typing import EventDict
 
 from tests.cluster.patience import until
-from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.server.serving import Served, served
 
 NEW = re.compile("[0-9a-f]{32}")
@@ -44,7 +43,7 @@ def noting() -> Noting:
 
 @pytest.fixture(scope="module")
 def noting_server(noting: Noting) -> Iterator[Served]:
-    with served(FakeDeletionService(), routers=[noting.router]) as server:
+    with served(routers=[noting.router]) as server:
         yield server
 
 
