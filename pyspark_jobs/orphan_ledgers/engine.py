@@ -68,7 +68,7 @@ from pyspark_jobs.running.tasks import by_key, first_rows, mapped, spark_schema,
 _MOST_PACKED_BYTES = 128 * 1024 * 1024
 """Largest sets of ids that the driver and every worker hold in memory, so that only rows of these ledgers are shuffled.
 
-Ids of a whole span of 2**30 are as large, and so are 32 million that are far apart.
+Two dense sets over a span of 2**29 ids are as large, and so are 32 million ids that are far apart.
 """
 _MOST_BROADCAST_ROWS = 500_000
 """Most candidates whose owners' rows are broadcast to be joined."""

@@ -26,6 +26,7 @@ from tests.reporting import Table
 
 NAME = "audit"
 _DRIVER_MEMORY = "3g"
+_LOCAL = "local[2]"
 _AS_SUBMITTED = "-XX:TieredStopAtLevel=1"
 """What `deploy/spark/submit.sh` asks of Java in local mode."""
 _FINISHED = (0, 2)
@@ -78,6 +79,7 @@ _ENGINES = {
     "embedded": "embedded engine, whole audit",
     "exact": "embedded engine, whole audit, --exact",
     "spark": f"Spark job, whole audit (local, {_DRIVER_MEMORY} driver)",
+    "spark-executors": "Spark job, whole audit, two executors of 1 GB",
     "sets": "embedded engine's comparison of ids alone",
     "spark-sets": "Spark job's comparison of ids alone",
     "spark-join": "Spark's left_anti join of ids alone",
@@ -120,15 +122,19 @@ def _exact(place: Path) -> int:
     return _embedded(place, "--exact")
 
 
-def _spark(place: Path) -> int:
+def _spark(place: Path, master: str = _LOCAL) -> int:
     from pulsar_sidecar.features.audit.requests import AuditPolicy
 
     from pyspark_jobs.orphan_ledgers.job import run as audit
     from pyspark_jobs.running.sessions import session
 
     places = [str(place / name) for name in ("dump", "listing", f"spark-{os.getpid()}")]
-    summary = audit(session(_spark_builder(_AS_SUBMITTED)), *places, None, AuditPolicy())
+    summary = audit(session(_spark_builder(_AS_SUBMITTED, master)), *places, None, AuditPolicy())
     return sum(count.ledgers for count in summary.orphans.values())
+
+
+def _spark_executors(place: Path) -> int:
+    return _spark(place, "local-cluster[2,1,1024]")
 
 
 def _sets(place: Path) -> int:
@@ -164,12 +170,12 @@ def _spark_join(place: Path) -> int:
     return int(ids.join(references, "ledger_id", "left_anti").count())
 
 
-def _spark_builder(java_options: str = ""):  # type: ignore[no-untyped-def]  # pyspark is not there for every benchmark
+def _spark_builder(java_options: str = "", master: str = _LOCAL):  # type: ignore[no-untyped-def]  # pyspark is not there for every benchmark
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", _DRIVER_MEMORY)
-    builder = builder.config("spark.driver.extraJavaOptions", java_options)
+    builder = SparkSession.builder.master(master).config("spark.driver.memory", _DRIVER_MEMORY)
+    builder = builder.config("spark.driver.extraJavaOptions", java_options).config("spark.executor.memory", "1g")
     return builder.config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
 
 
@@ -187,6 +193,7 @@ def _main(name: str, place: Path) -> None:
         "embedded": _embedded,
         "exact": _exact,
         "spark": _spark,
+        "spark-executors": _spark_executors,
         "sets": _sets,
         "spark-sets": _spark_sets,
         "spark-join": _spark_join,

@@ -20,13 +20,13 @@ from pulsar_sidecar.adapters.parquet.row_groups import (
     work_on_group,
     work_on_rows,
 )
-from pulsar_sidecar.features.audit.arrays import Ids, Numbers
+from pulsar_sidecar.features.audit.arrays import Numbers
 from pulsar_sidecar.features.audit.engine.comparing import EarlierAudit
 from pulsar_sidecar.features.audit.engine.judging import EARLIER_COLUMNS
 from pulsar_sidecar.features.audit.engine.offloaded import EARLIER_COPY
 from pulsar_sidecar.features.audit.engine.running import input_of_audit
 from pulsar_sidecar.features.audit.engine.usage import counts_of_usage
-from pulsar_sidecar.features.audit.ports import Part, Work
+from pulsar_sidecar.features.audit.ports import NOTHING, Beside, Part, Work
 from pulsar_sidecar.features.audit.results.guards import EarlierCounts
 from pulsar_sidecar.features.audit.results.plans import COPY_COLUMNS, PLAN_COLUMNS
 from pulsar_sidecar.features.audit.results.report import shown_columns
@@ -146,9 +146,9 @@ class ParquetInputs:
         return chain.from_iterable(self._threads(partial(work_on_group, columns, work), self._groups(part)))
 
     def rows_at(
-        self, part: Part, columns: Sequence[str], positions: Numbers, work: Work[Worked], ids: Ids | None = None
+        self, part: Part, columns: Sequence[str], positions: Numbers, work: Work[Worked], beside: Beside = NOTHING
     ) -> Iterator[Worked]:
-        groups = marked_groups(self._groups(part), positions, ids)
+        groups = marked_groups(self._groups(part), positions, beside)
         return self._processes(partial(work_on_rows, columns, work), groups)
 
     def table(self, table: Table) -> pa.Table:

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pulsar_sidecar.features.audit.arrays import Ids, Numbers
-from pulsar_sidecar.features.audit.ports import Work, Worked
+from pulsar_sidecar.features.audit.arrays import Numbers
+from pulsar_sidecar.features.audit.ports import Beside, Work, Worked
 from pulsar_sidecar.reports.documents import FileDigest
 
 ROWS_AT_ONCE = 16_384
@@ -29,11 +29,11 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class MarkedGroup:
-    """Some rows of a row group, by their positions in it; ``ids`` has the ledger of each, if given."""
+    """Some rows of a row group, by their positions in it; ``beside`` are further columns of these rows."""
 
     group: RowGroup
     places: Numbers
-    ids: Ids | None
+    beside: Beside
 
 
 def row_groups(directory: Path, files: Iterable[FileDigest], beginning: str) -> list[RowGroup]:
@@ -48,12 +48,12 @@ def row_groups(directory: Path, files: Iterable[FileDigest], beginning: str) -> 
     return groups
 
 
-def marked_groups(groups: Sequence[RowGroup], positions: Numbers, ids: Ids | None = None) -> list[MarkedGroup]:
+def marked_groups(groups: Sequence[RowGroup], positions: Numbers, beside: Beside) -> list[MarkedGroup]:
     """Return the groups with rows at these positions, which ascend and count through all groups."""
     starts = np.cumsum([0, *(group.rows for group in groups)])
     cuts = np.searchsorted(positions, starts)
     return [
-        MarkedGroup(group, positions[first:last] - start, None if ids is None else ids[first:last])
+        MarkedGroup(group, positions[first:last] - start, {name: each[first:last] for name, each in beside.items()})
         for group, start, first, last in zip(groups, starts, cuts, cuts[1:], strict=False)
         if last > first
     ]
@@ -71,10 +71,8 @@ def work_on_rows(columns: Sequence[str], work: Work[Worked], marked: MarkedGroup
         chosen.append(batch.take(pa.array(marked.places[slice(*cuts)] - first)))
         first += batch.num_rows
     rows = pa.concat_batches(chosen)
-    if marked.ids is not None:
-        ids = pa.array(marked.ids, pa.int64())
-        rows = pa.RecordBatch.from_arrays([ids, *rows.columns], names=["ledger_id", *rows.schema.names])
-    return work(rows)
+    more = [pa.array(each) for each in marked.beside.values()]
+    return work(pa.RecordBatch.from_arrays([*more, *rows.columns], names=[*marked.beside, *rows.schema.names]))
 
 
 def _batches(columns: Sequence[str], group: RowGroup) -> Iterator[pa.RecordBatch]:

@@ -7,11 +7,11 @@ changes for ``czxid`` and ``mzxid``. `LedgerSource` is the port of BookKeeper.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 import pyarrow as pa
 
-from pulsar_sidecar.features.audit.arrays import Ids, Numbers
+from pulsar_sidecar.features.audit.arrays import Mask, Numbers
 from pulsar_sidecar.features.audit.results.tables import Subtree, Table
 from pulsar_sidecar.features.audit.sources.manifests import Manifest, OrderRange, Proof, Source
 from pulsar_sidecar.reports.ports import TablesOutput
@@ -23,6 +23,9 @@ Work = Callable[[pa.RecordBatch], Worked]
 
 Part = Subtree | Literal[Table.LEDGERS]
 """Subtree of a dump's nodes, or the listing."""
+
+Beside = Mapping[str, Numbers | Mask]
+NOTHING: Final[Beside] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +104,11 @@ class AuditInputs(Protocol):
         """Work on every row like `rows`, for work of few steps over whole columns with large results."""
 
     def rows_at(
-        self, part: Part, columns: Sequence[str], positions: Numbers, work: Work[Worked], ids: Ids | None = None
+        self, part: Part, columns: Sequence[str], positions: Numbers, work: Work[Worked], beside: Beside = NOTHING
     ) -> Iterator[Worked]:
         """Work on some rows of a part, given by their ascending positions in the order of `rows`.
 
-        ``ids`` are their ledgers, which become the first column of the rows.
+        ``beside`` are further columns of these rows, which come first.
         """
 
     def table(self, table: Table) -> pa.Table:

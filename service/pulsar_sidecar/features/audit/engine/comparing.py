@@ -23,7 +23,6 @@ from pulsar_sidecar.features.audit.engine.candidates import (
     OwnerNode,
     node_marks,
     owner_nodes,
-    path_marks,
 )
 from pulsar_sidecar.features.audit.engine.decoding import (
     NODE_COLUMNS,
@@ -46,11 +45,10 @@ from pulsar_sidecar.features.audit.engine.judging import (
     Judge,
     is_deletable,
     judge_cases,
-    newest_cases,
     newest_sizes,
-    owner_paths,
+    number_deletable,
     read_ledgers,
-    with_row_numbers,
+    unpack_cases,
     withhold_deletable,
 )
 from pulsar_sidecar.features.audit.engine.leftover_nodes import (
@@ -71,6 +69,7 @@ from pulsar_sidecar.features.audit.engine.offloaded import (
     paths_of_unreferenced,
     with_statuses,
 )
+from pulsar_sidecar.features.audit.engine.packed_rows import PackedRows
 from pulsar_sidecar.features.audit.engine.protections import unknown_subtrees
 from pulsar_sidecar.features.audit.engine.running import (
     AUDIT_TABLES,
@@ -90,11 +89,17 @@ from pulsar_sidecar.features.audit.engine.usage import (
     without_replaced,
     without_unread,
 )
-from pulsar_sidecar.features.audit.ports import AuditInputs, Part
+from pulsar_sidecar.features.audit.ports import AuditInputs, Beside, Part
 from pulsar_sidecar.features.audit.results.guards import AuditCounts, EarlierCounts, trusted
 from pulsar_sidecar.features.audit.results.plans import PlanDigest
-from pulsar_sidecar.features.audit.results.report import report_rows_of
-from pulsar_sidecar.features.audit.results.summaries import Input, OffloadSummary, PlanSummary
+from pulsar_sidecar.features.audit.results.report import (
+    LARGEST_FIRST,
+    REPORT_LEDGERS,
+    REPORT_ROWS,
+    report_rows_of,
+    with_first_rows,
+)
+from pulsar_sidecar.features.audit.results.summaries import Count, Input, OffloadSummary
 from pulsar_sidecar.features.audit.results.tables import (
     ORPHAN_LEDGERS,
     UNATTRIBUTED_LEDGERS,
@@ -135,8 +140,15 @@ class EarlierAudit:
     copies: pa.Table
 
 
-Tables = Mapping[Table, pa.Table]
-"""Tables of an audit in memory, in the order of `AUDIT_TABLES`."""
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Tables of an audit in memory; orphans have no numbers yet."""
+
+    orphans: PackedRows
+    unattributed: PackedRows
+    missing: pa.Table
+    usage: pa.Table
+    offloaded: pa.Table
 
 
 class EmbeddedEngine:
@@ -191,8 +203,8 @@ class EmbeddedEngine:
         alone = pa.concat_tables([singles, _once([part.unsized for part in parts])])
         alone = alone.filter(pc.invert(pc.is_in(alone.column("ledger_id"), value_set=pa.array(gone))))
         lists = self._lists_naming(gone, decoded)
-        sizes, cases = self._read_wanted(sets, alone.column("ledger_id").to_numpy())
-        owners = self._owner_nodes(cases)
+        sizes, owner_marks, cases = self._read_wanted(sets, alone.column("ledger_id").to_numpy())
+        owners = self._owner_nodes(owner_marks)
         own_usage = [*(part.usage for part in parts), single_usage(self._columns, alone, sizes)]
         dangling = _dangling_references(gone, singles, list(lists))
         missing = dangling.filter(pc.less_equal(dangling.column("ledger_id"), sets.newest()))
@@ -215,7 +227,7 @@ class EmbeddedEngine:
         offloaded, offload = self._tiered_storage(judge, copies)
         lost = pa.Table.from_batches([missing_rows(missing.to_pylist())]).sort_by(_ORDER_OF_MISSING)
         return AuditFindings(
-            dict(zip(AUDIT_TABLES, (orphans, lost, unattributed, usage, offloaded), strict=True)),
+            Tables(orphans, unattributed, lost, usage, offloaded),
             replace(_counts(sets, usage, orphans, unattributed, missing), offload=offload),
             protection,
             unread_segments,
@@ -233,18 +245,30 @@ class EmbeddedEngine:
         self, findings: AuditFindings[Tables], audit_id: str, instance_id: str, failed_guards: str
     ) -> Iterator[WrittenTables]:
         """See `AuditEngine.write`."""
-        orphans = findings.tables[Table.ORPHAN_LEDGERS]
-        orphans = with_row_numbers(withhold_deletable(orphans, failed_guards) if failed_guards else orphans)
-        copies = findings.tables[Table.OFFLOADED_LEDGERS]
-        copies = numbered_copies(copies, orphans.num_rows - orphans.column("row").null_count, failed_guards)
-        tables = {**findings.tables, Table.ORPHAN_LEDGERS: orphans, Table.OFFLOADED_LEDGERS: copies}
+        tables, digest = findings.tables, PlanDigest(audit_id, instance_id)
+        orphans, unattributed = ORPHAN_LEDGERS.empty_table(), UNATTRIBUTED_LEDGERS.empty_table()
         with self._open_audit(schemas_of(*AUDIT_TABLES), f"audit_id={audit_id}") as output:
-            for table, rows in tables.items():
+            for batch in tables.orphans:
+                judged = withhold_deletable(batch, failed_guards) if failed_guards else batch
+                numbered = number_deletable(judged, digest.rows)
+                digest.add(numbered.filter(is_deletable(numbered)))
+                output.write(Table.ORPHAN_LEDGERS, numbered)
+                orphans = with_first_rows(orphans, numbered, LARGEST_FIRST["orphans"], REPORT_LEDGERS)
+            for batch in tables.unattributed:
+                output.write(Table.UNATTRIBUTED_LEDGERS, batch)
+                unattributed = with_first_rows(unattributed, batch, LARGEST_FIRST["unattributed"], REPORT_ROWS)
+            missing, usage, copies = tables.missing, tables.usage, tables.offloaded
+            copies = numbered_copies(copies, digest.rows, failed_guards)
+            others = {Table.MISSING_LEDGERS: missing, Table.LEDGER_USAGE: usage, Table.OFFLOADED_LEDGERS: copies}
+            for table, rows in others.items():
                 for batch in rows.to_batches():
                     output.write(table, batch)
+            for batch in copies.to_batches():
+                digest.add(batch.filter(is_deletable(batch)))
             files = {file.path: file.sha256 for file in output.close_tables()}
-            plan = None if failed_guards else _plan(PlanDigest(audit_id, instance_id), orphans, copies)
-            yield WrittenTables(output, files, plan, report_rows_of(*tables.values()))
+            plan = None if failed_guards else digest.plan()
+            shown = report_rows_of(orphans, missing, unattributed, usage, copies)
+            yield WrittenTables(output, files, plan, shown)
 
     def _references_outside_lists(
         self, parts: Sequence[DecodedPart], unknown: Iterable[UnreadableNode], admin: Sequence[AdminFacts]
@@ -290,11 +314,10 @@ class EmbeddedEngine:
             return ()
         return self._inputs.columns(subtree, ("path", "unreadable"), partial(present_paths, wanted))
 
-    def _owner_nodes(self, cases: Sequence[Case]) -> Iterable[list[OwnerNode]]:
-        paths = owner_paths(cases)
-        if not paths:
+    def _owner_nodes(self, marks: Numbers) -> Iterable[list[OwnerNode]]:
+        if not len(marks):
             return ()
-        wanted, work = IdTable(path_marks(pa.array(paths, pa.string()))), partial(owner_nodes, self._columns)
+        wanted, work = IdTable(marks), partial(owner_nodes, self._columns)
         marked = {subtree: list(self._inputs.rows(subtree, ("path",), node_marks)) for subtree in _NODES}
         places = {
             subtree: np.flatnonzero(wanted.holds(np.concatenate([_NONE, *marks]))) for subtree, marks in marked.items()
@@ -303,16 +326,20 @@ class EmbeddedEngine:
             [self._inputs.rows_at(subtree, OWNER_COLUMNS, some, work) for subtree, some in places.items()]
         )
 
-    def _read_wanted(self, sets: LedgerSets, unsized: Numbers) -> tuple[pa.Table, list[Case]]:
-        """Return these ledgers' sizes, from BookKeeper's nodes, and the candidates."""
+    def _read_wanted(self, sets: LedgerSets, unsized: Numbers) -> tuple[pa.Table, Numbers, list[list[bytes]]]:
+        """Return these ledgers' sizes, from BookKeeper's nodes, and the candidates with their owners' marks."""
         candidates = sets.candidates()
+        starts = candidates[::_JUDGED_AT_ONCE]
         positions = sets.rows_of(np.concatenate([candidates, unsized]))
+        ids = sets.dumped[positions].astype(np.int64)
+        beside: Beside = {"ledger_id": ids, "is_candidate": IdTable(candidates).holds(ids)}
         part: Part = Subtree.LEDGERS if self._own_ledgers else Table.LEDGERS
         columns = ("value" if self._own_ledgers else "metadata", *WRITES)
-        work = partial(read_ledgers, self._columns, candidates)
-        answers = list(self._inputs.rows_at(part, columns, positions, work, sets.dumped[positions]))
-        sizes = pa.Table.from_batches([sized for sized, _ in answers], SIZES)
-        return newest_sizes(sizes), newest_cases(case for _, some in answers for case in some)
+        work = partial(read_ledgers, self._columns, starts)
+        answers = list(self._inputs.rows_at(part, columns, positions, work, beside))
+        sizes = pa.Table.from_batches([answer.sizes for answer in answers], SIZES)
+        cases = [[each.cases[share] for each in answers if share in each.cases] for share in range(len(starts))]
+        return newest_sizes(sizes), np.concatenate([_NONE, *(answer.marks for answer in answers)]), cases
 
     def _compare_copies(
         self, judge: Judge, sets: LedgerSets, parts: Sequence[DecodedPart], lags_ms: Mapping[str, int | None]
@@ -334,14 +361,17 @@ class EmbeddedEngine:
         rows = with_statuses(judge, copies.findings, {row["path"] for row in present}, earlier)
         return rows, offload_summary(self._inputs.offloaded, rows, copies.use_rows(), self._policy)
 
-    def _judge(self, cases: Sequence[Case], judge: Judge, nodes: Mapping[str, OwnerNode]) -> tuple[pa.Table, pa.Table]:
-        pieces = [cases[start : start + _JUDGED_AT_ONCE] for start in range(0, len(cases), _JUDGED_AT_ONCE)]
-        answers = [judge_cases(judge, piece, nodes, self._earlier_orphans(piece)) for piece in pieces]
-        self._report(f"judged {format_count(len(cases), 'ledger')} that nothing references")
-        return (
-            pa.Table.from_batches([orphans for orphans, _ in answers], ORPHAN_LEDGERS),
-            pa.Table.from_batches([others for _, others in answers], UNATTRIBUTED_LEDGERS).sort_by("ledger_id"),
-        )
+    def _judge(
+        self, shares: Sequence[Sequence[bytes]], judge: Judge, nodes: Mapping[str, OwnerNode]
+    ) -> tuple[PackedRows, PackedRows]:
+        orphans, unattributed = PackedRows(ORPHAN_LEDGERS), PackedRows(UNATTRIBUTED_LEDGERS)
+        for packed in shares:
+            cases = unpack_cases(packed)
+            judged = judge_cases(judge, cases, nodes, self._earlier_orphans(cases))
+            orphans.add(judged[0])
+            unattributed.add(judged[1])
+        self._report(f"judged {format_count(orphans.rows + unattributed.rows, 'ledger')} that nothing references")
+        return orphans, unattributed
 
     def _earlier_orphans(self, cases: Sequence[Case]) -> dict[int, dict[str, Any]]:
         if self._earlier is None or not trusted(self._earlier.earlier.summary):
@@ -393,23 +423,26 @@ def _dangling_references(gone: Numbers, singles: pa.Table, lists: Sequence[pa.Re
 
 
 def _counts(
-    sets: LedgerSets, usage: pa.Table, orphans: pa.Table, unattributed: pa.Table, missing: pa.Table
+    sets: LedgerSets, usage: pa.Table, orphans: PackedRows, unattributed: PackedRows, missing: pa.Table
 ) -> AuditCounts:
-    labels = pa.array([age_label(age_ms) for age_ms in orphans.column("age_ms").to_pylist()], pa.string())
-    aged = orphans.append_column("age", labels)
     return AuditCounts(
         listed=sets.listed,
         in_dump=sets.in_dump(),
         referenced=sets.referenced_and_listed(),
         usage_by_kind=counts_of_usage(usage, "kind"),
         usage_by_tenant=counts_of_usage(usage, "tenant"),
-        orphans_by={name: counts_of_rows(aged, name) for name in ("standing", "kind", "cause", "tenant", "age")},
-        unattributed=count_of_lengths(unattributed.column("length_bytes")),
+        orphans_by=_orphan_counts(orphans),
+        unattributed=Count.sum(count_of_lengths(batch.column("length_bytes")) for batch in unattributed),
         missing=missing.num_rows,
     )
 
 
-def _plan(digest: PlanDigest, *tables: pa.Table) -> PlanSummary:
-    for batch in chain.from_iterable(table.to_batches() for table in tables):
-        digest.add(batch.filter(is_deletable(batch)))
-    return digest.plan()
+def _orphan_counts(orphans: Iterable[pa.RecordBatch]) -> dict[str, dict[str, Count]]:
+    found: dict[str, dict[str, Count]] = {name: {} for name in ("standing", "kind", "cause", "tenant", "age")}
+    for batch in orphans:
+        labels = pa.array([age_label(age_ms) for age_ms in batch.column("age_ms").to_pylist()], pa.string())
+        aged = pa.Table.from_batches([batch]).append_column("age", labels)
+        for name, counts in found.items():
+            for value, count in counts_of_rows(aged, name).items():
+                counts[value] = Count.sum((counts.get(value, Count()), count))
+    return found

@@ -78,6 +78,10 @@ class PlanDigest:
         self._ledgers = Count()
         self._last_ledger_id = -1
 
+    @property
+    def rows(self) -> int:
+        return self._ledgers.ledgers
+
     def add(self, rows: pa.RecordBatch) -> None:
         """Add the next rows, copies after ledgers.
 
@@ -91,7 +95,7 @@ class PlanDigest:
             if self._copies:
                 raise InvalidInputError("the plan's ledgers are not all before its copies")
             self._last_ledger_id = -1
-        first = self._ledgers.ledgers
+        first = self.rows
         if rows.column("row")[0].as_py() != first:
             raise InvalidInputError(f"the plan's rows are not numbered without a gap from row {first} on")
         if rows.column("ledger_id")[0].as_py() < self._last_ledger_id + (not are_copies):

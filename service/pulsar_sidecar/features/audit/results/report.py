@@ -76,6 +76,12 @@ def report_rows_of(
     )
 
 
+def with_first_rows(table: pa.Table, more: pa.RecordBatch, order: list[tuple[str, str]], limit: int) -> pa.Table:
+    """Return the first rows, in some order, of a table and of more rows."""
+    every = pa.concat_tables([table, pa.Table.from_batches([more])])
+    return every.take(pc.sort_indices(every, sort_keys=order).slice(0, limit))
+
+
 def first_rows(table: pa.Table, order: list[tuple[str, str]], limit: int = REPORT_ROWS, offset: int = 0) -> list[Row]:
     """Return some rows in some order, with the columns that are shown; only these rows are copied."""
     wanted = pc.sort_indices(table, sort_keys=order).slice(offset, limit)
