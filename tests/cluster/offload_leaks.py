@@ -22,7 +22,7 @@ from pulsar_sidecar.ownership.paths import managed_ledger_path
 from pulsar_sidecar.ownership.references import managed_ledger_references
 
 from tests.cluster.clients import PatientClient
-from tests.cluster.offloading import internal_stats, topic_url
+from tests.cluster.offloading import start_offload, topic_url
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
@@ -106,10 +106,7 @@ class OffloadingTopics:
 
     def offload(self, topic: TopicName) -> None:
         """Start the offload of all ledgers but the last, without a wait."""
-        url = topic_url(self.cluster, topic)
-        ledger_id, entry_id = internal_stats(url)["lastConfirmedEntry"].split(":")
-        up_to = {"ledgerId": int(ledger_id), "entryId": int(entry_id), "partitionIndex": -1}
-        requests.put(f"{url}/offload", json=up_to, timeout=30).raise_for_status()
+        start_offload(topic_url(self.cluster, topic))
 
     def offload_state(self, topic: TopicName) -> str:
         return str(requests.get(f"{topic_url(self.cluster, topic)}/offload", timeout=30).json()["status"])

@@ -33,8 +33,16 @@ from pulsar_sidecar.protobuf.MLDataFormats_pb2 import ManagedLedgerInfo
 from tests.cluster.audits import IMPATIENT, Audits, demand_unused
 from tests.cluster.broker_view import BrokerView
 from tests.cluster.clients import PatientClient
-from tests.cluster.offload_leaks import KEYS, Copy, OffloadingTopics, offloading_to, watching
-from tests.cluster.offloading import offload_closed_ledgers, offload_to_directory, topic_url
+from tests.cluster.offload_leaks import KEYS, Copy, OffloadingTopics, offload_conf, offloading_to, watching
+from tests.cluster.offloading import (
+    internal_stats,
+    offload_closed_ledgers,
+    offload_to_directory,
+    offloading_namespace,
+    start_offload,
+    topic_url,
+    wait_for_offload,
+)
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
@@ -80,12 +88,17 @@ def offloaded(cluster: ClusterUnderTest, topic: TopicName, padding: bytes = b"")
     return contexts(cluster, topic)
 
 
-def fill(cluster: ClusterUnderTest, topic: TopicName, padding: bytes = b"") -> None:
+def fill(
+    cluster: ClusterUnderTest,
+    topic: TopicName,
+    padding: bytes = b"",
+    entries: int = CLOSED_LEDGERS * ENTRIES_PER_LEDGER + 1,
+) -> None:
     client = PatientClient(cluster.addresses)
     try:
         client.subscribe(str(topic), "keeps-everything").close()
         producer = client.create_producer(str(topic), batching_enabled=False)
-        for number in range(CLOSED_LEDGERS * ENTRIES_PER_LEDGER + 1):
+        for number in range(entries):
             producer.send(b"%d" % number + padding)
     finally:
         client.close()
@@ -221,12 +234,18 @@ def directory_topic(
     return parse_topic_name(f"persistent://{offload_to_directory(cluster, base, profile, policies)}/offloaded")
 
 
+@pytest.mark.parametrize("to", ["bucket", "directory"])
 def test_objects_of_automatic_offloads_go_with_their_topic(
-    offloading_cluster: ClusterUnderTest, directory: DirectoryStorage, tmp_path: Path
+    offloading_cluster: ClusterUnderTest, bucket: S3Storage, directory: DirectoryStorage, tmp_path: Path, to: str
 ) -> None:
     """As apache/pulsar 16687 reports that they do not."""
     threshold = {"managedLedgerOffloadThresholdInBytes": 0}
-    topic = directory_topic(offloading_cluster, directory, tmp_path / "profile.xml", threshold)
+    storage: S3Storage | DirectoryStorage = bucket if to == "bucket" else directory
+    if to == "bucket":
+        namespace = offloading_namespace(offloading_cluster, {**offload_conf(bucket), **threshold})
+        topic = parse_topic_name(f"persistent://{namespace}/offloaded")
+    else:
+        topic = directory_topic(offloading_cluster, directory, tmp_path / "profile.xml", threshold)
     fill(offloading_cluster, topic)
 
     def completed() -> dict[LedgerId, OffloadContext]:
@@ -234,14 +253,38 @@ def test_objects_of_automatic_offloads_go_with_their_topic(
 
     until(lambda: len(completed()) == CLOSED_LEDGERS, "the broker has offloaded")
     copies = completed().items()
-    requests.post(
-        f"{topic_url(offloading_cluster, topic)}/subscription/keeps-everything/skip_all", timeout=30
-    ).raise_for_status()
-    requests.delete(topic_url(offloading_cluster, topic), params={"force": "true"}, timeout=60).raise_for_status()
+    assert all(storage.parts(*copy, topic.managed_ledger_name) == {"data", "index"} for copy in copies)
+    url = topic_url(offloading_cluster, topic)
+    requests.post(f"{url}/subscription/keeps-everything/skip_all", timeout=30).raise_for_status()
+    requests.delete(url, timeout=60).raise_for_status()
     until(
-        lambda: not any(directory.parts(*copy, topic.managed_ledger_name) for copy in copies),
+        lambda: not any(storage.parts(*copy, topic.managed_ledger_name) for copy in copies),
         "the broker deletes the objects",
     )
+    look = Audits(offloading_cluster.addresses, tmp_path, offload_locations=(storage.location,)).look()
+    assert not [row for row in look.offloaded if row["topic"] == str(topic)]
+
+
+@pytest.mark.parametrize("entries", [1, CLOSED_LEDGERS * ENTRIES_PER_LEDGER + 1], ids=["open", "first"])
+def test_an_offload_that_uploads_nothing_is_no_copy(
+    offloading_cluster: ClusterUnderTest, bucket: S3Storage, tmp_path: Path, entries: int
+) -> None:
+    """As in apache/pulsar 22839, brokers report success where no closed ledger comes before the position's."""
+    topic = parse_topic_name(f"persistent://public/default/nothing-{unique()}")
+    fill(offloading_cluster, topic, entries=entries)
+    url, before = topic_url(offloading_cluster, topic), bucket.object_names()
+    start_offload(url, f"{internal_stats(url)['ledgers'][0]['ledgerId']}:0")
+    wait_for_offload(url)
+    assert bucket.object_names() == before
+    assert not contexts(offloading_cluster, topic)
+    look = Audits(offloading_cluster.addresses, tmp_path, offload_locations=(bucket.location,)).look()
+    assert not [row for row in look.offloaded if row["topic"] == str(topic)]
+    with closing(Sidecars(offloading_cluster.addresses, tmp_path)) as sidecars:
+        (pins,) = sidecars.start(**watching(bucket, "off")).call(
+            "GET", f"/admin/v2/pins/persistent/{topic.namespace}/{topic.local_name}"
+        )
+    assert pins["tieredBytes"] == pins["tieredAloneLedgers"] == pins["tieredAndBookiesBytes"] == 0
+    assert "offload-deletion-lag" not in {pin["cause"] for pin in pins["pins"]}
 
 
 def test_objects_that_stay_are_those_of_the_brokers_own_scan(
