@@ -55,6 +55,11 @@ def attempts(clock: Clock, seconds: float, pause_seconds: float, stop: StopSigna
         yield
 
 
+def rest_seconds(least_seconds: float, took_seconds: float) -> float:
+    """Return the pause after a look that took so long; a loop that pauses so looks for at most a tenth of the time."""
+    return max(least_seconds, 9 * took_seconds)
+
+
 class Pace:
     """Rate limit of bulk reading, on average per second: other clients of the same servers should not notice it."""
 

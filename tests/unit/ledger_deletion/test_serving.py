@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -319,6 +320,21 @@ def test_a_caller_waits_for_what_may_pass(fake_pulsar: FakePulsar, topic: TopicN
     service = ready_service(fake_pulsar, topic_deletion_wait_ms=30_000)
     status = delete(service, topic)
     assert (status.state, status.attempts) == (OperationState.DONE, 4)
+
+
+def test_a_long_look_for_due_deletions_is_followed_by_a_longer_pause(fake_pulsar: FakePulsar) -> None:
+    clock, looks = fake_pulsar.clock, []
+    driver = replace(ready_service(fake_pulsar)._runtime.driver, may_work=lambda: True)
+
+    def look() -> None:
+        looks.append(clock.now_ms())
+        clock.advance_ms(2_000)
+        if len(looks) == 3:
+            driver.stop.set()
+
+    fake_pulsar.store.before("children_many", look, path=OPERATIONS, times=-1)
+    driver.run()
+    assert [after - before for before, after in pairwise(looks)] == [20_000, 20_000]
 
 
 def test_a_stuck_deletion_is_in_the_status_and_once_in_the_log(fake_pulsar: FakePulsar, topic: TopicName) -> None:

@@ -5,7 +5,8 @@ driver has released it or died, any sidecar may take over an operation that is d
 sidecars may consider themselves the driver: both replace the node by compare-and-set only.
 """
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -24,6 +25,7 @@ _FIRST_BACKOFF_MS = 1_000
 _LONGEST_BACKOFF_MS = 60_000
 _MOST_DOUBLINGS = 6
 _FIRST_VERSION = NodeVersion(0)
+_NODES_AT_ONCE = 200
 
 Held = TypeVar("Held")
 
@@ -45,7 +47,7 @@ def operation_nodes(store: MetadataStore, *, of_namespaces: bool) -> list[Node]:
     return [node for node in nodes if node is not None and node.data]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DurableOperations:
     """Operations of topics or of namespaces that one sidecar drives or may take over; thread-safe."""
 
@@ -54,6 +56,7 @@ class DurableOperations:
     steps: Steps
     of_namespaces: bool = False
     _driving: dict[OperationId, object] = field(default_factory=dict)
+    _last_taken: str = ""
 
     def create_held(self, operation_id: OperationId, data: bytes) -> NodeVersion:
         """Create an operation, driven by this sidecar, and return its node's version."""
@@ -74,16 +77,24 @@ class DurableOperations:
 
         ``due`` returns the operation of a node; None where it is not due, or this version cannot read it.
         """
-        for operation_id in _operation_ids(self.store, of_namespaces=self.of_namespaces):
-            node = self.store.read(operation_path(operation_id))
-            if node is None:
-                continue
+        for operation_id, node in self._nodes_in_turn():
             if not node.data:
                 with self.steps.taking(Step.OPERATION_ENDED):
                     self.store.delete(node.path, node.version, node.modified_order)
             elif due(node) is not None and (held := self._take_over(operation_id, due)) is not None:
+                self._last_taken = operation_id
                 return held
         return None
+
+    def _nodes_in_turn(self) -> Iterator[tuple[OperationId, Node]]:
+        """Yield the nodes that follow the one taken last, then the others: most that precede it were just postponed."""
+        ids = _operation_ids(self.store, of_namespaces=self.of_namespaces)
+        after = bisect_right(ids, self._last_taken)
+        ids = ids[after:] + ids[:after]
+        for start in range(0, len(ids), _NODES_AT_ONCE):
+            some = ids[start : start + _NODES_AT_ONCE]
+            nodes = self.store.read_many([operation_path(each) for each in some])
+            yield from ((each, node) for each, node in zip(some, nodes, strict=True) if node is not None)
 
     def _take_over(self, operation_id: OperationId, due: Callable[[Node], Held | None]) -> Held | None:
         """Become the driver; None where another sidecar or thread drives the operation, or it is no longer due."""

@@ -4,6 +4,7 @@ The loops process batches, drive topic deletions, and renew the registration, pa
 warnings.
 """
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -56,7 +57,7 @@ from pulsar_sidecar.features.ledger_deletion.workflow.topic_driving import Topic
 from pulsar_sidecar.features.ledger_deletion.workflow.trend import Throughput, Trend
 from pulsar_sidecar.features.ledger_deletion.workflow.watch_configuration import WatchConfiguration, WatchPorts
 from pulsar_sidecar.features.ledger_deletion.workflow.watching import LeakWatch
-from pulsar_sidecar.model.clocks import Clock, StopSignal
+from pulsar_sidecar.model.clocks import Clock, StopSignal, rest_seconds
 from pulsar_sidecar.model.errors import ConflictError, DisabledError, SidecarError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
@@ -477,21 +478,29 @@ class Runtime:
     # --- loops -----------------------------------------------------------------------------------------------------
 
     def _upkeep(self) -> None:
+        clock, next_look = self.ports.clock, -math.inf
         while not self.stop.is_set():
             self.control = self.service_control.read()
             self.registry.keep()
-            running = self.deleter.running()
-            self.running_topic_deletions = len(running)
-            self.stuck_topic_deletions = sum(status.remedy is not None for status in running)
-            self.oldest_topic_deletion_since_ms = min((status.requested_ms for status in running), default=None)
-            self.running_namespace_deletions = len(self.namespaces.running())
-            now = self.ports.clock.monotonic_seconds()
-            kept = {topic: at for topic, at in self._recorded.items() if now - at < _RECORDED_SECONDS}
-            self._recorded = {
-                **kept,
-                **{topic.base: now for status in running if (topic := status.topic_name) is not None},
-            }
-            self.ports.clock.wait_seconds(_UPKEEP_SECONDS, self.stop)
+            began = clock.monotonic_seconds()
+            if began >= next_look:
+                self._look_at_running()
+                ended = clock.monotonic_seconds()
+                next_look = ended + rest_seconds(0, ended - began)
+            clock.wait_seconds(_UPKEEP_SECONDS, self.stop)
+
+    def _look_at_running(self) -> None:
+        running = self.deleter.running()
+        self.running_topic_deletions = len(running)
+        self.stuck_topic_deletions = sum(status.remedy is not None for status in running)
+        self.oldest_topic_deletion_since_ms = min((status.requested_ms for status in running), default=None)
+        self.running_namespace_deletions = len(self.namespaces.running())
+        now = self.ports.clock.monotonic_seconds()
+        kept = {topic: at for topic, at in self._recorded.items() if now - at < _RECORDED_SECONDS}
+        self._recorded = {
+            **kept,
+            **{topic.base: now for status in running if (topic := status.topic_name) is not None},
+        }
 
     def _work(self) -> None:
         try:

@@ -10,7 +10,7 @@ from pulsar_sidecar.features.ledger_deletion.results import OperationState, Topi
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.driver import Attempt, EndedElsewhereError, TopicDeleter
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import HeldOperation, Operation
 from pulsar_sidecar.features.ledger_deletion.workflow.notes import Notes
-from pulsar_sidecar.model.clocks import Clock, attempts
+from pulsar_sidecar.model.clocks import Clock, attempts, rest_seconds
 from pulsar_sidecar.model.errors import PermanentError, SidecarError
 from pulsar_sidecar.observability.tracing import continuing
 
@@ -70,9 +70,10 @@ class TopicDeletionDriver:
     def run(self) -> None:
         """Continue due deletions until the sidecar stops."""
         while not self.stop.is_set():
+            began = self.clock.monotonic_seconds()
             held = self.deleter.take_due() if self.may_work() else None
             if held is None:
-                self.clock.wait_seconds(_LOOK_SECONDS, self.stop)
+                self.clock.wait_seconds(rest_seconds(_LOOK_SECONDS, self.clock.monotonic_seconds() - began), self.stop)
             else:
                 self._continue(held)
 
