@@ -7,7 +7,7 @@ missing data: the page shows the previous data with its time, and the reason why
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from cachetools import LRUCache
@@ -51,6 +51,7 @@ class Reading:
     as_of_ms: int | None = None
     problem: str | None = None
     status: int = 200
+    _parsed: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def required(self) -> Any:
         """Return the value; raise `RefusedError` if there is none."""
@@ -60,11 +61,19 @@ class Reading:
 
     def answer(self, kind: type[_T]) -> _T:
         """Return the value as ``kind``, or a list of it; raise `RefusedError` if there is none."""
-        return parse_answer(kind, self.required())
+        self.required()
+        return self._as(kind)
 
     def parsed(self, kind: type[_T]) -> _T | None:
         """Return the value as ``kind``, or a list of it; None if there is none."""
-        return None if self.value is None else parse_answer(kind, self.value)
+        return None if self.value is None else self._as(kind)
+
+    def _as(self, kind: type[_T]) -> _T:
+        # Once for all who look at a reading: a long list takes longer to parse than the page that shows a part of it.
+        if kind not in self._parsed:
+            self._parsed[kind] = parse_answer(kind, self.value)
+        parsed: _T = self._parsed[kind]
+        return parsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +81,13 @@ class _Kept:
     answer: Answer
     read_ms: int
     asked_seconds: float
+    read_seconds: float
+    parsed: dict[object, Any] = field(default_factory=dict)
+
+    def is_fresh(self, now_seconds: float, keep_seconds: float) -> bool:
+        """Return True until ``keep_seconds`` after it was asked for, and for at least as long as it took."""
+        took = self.read_seconds - self.asked_seconds
+        return now_seconds - self.asked_seconds < max(keep_seconds, 2 * took)
 
     @property
     def size(self) -> int:
@@ -91,8 +107,8 @@ class Readings:
     async def read(self, key: object, fetch: Callable[[], Awaitable[Answer]], keep_seconds: float) -> Reading:
         """Return a reading at most ``keep_seconds`` old; concurrent callers share one."""
         kept = self._kept.get(key)
-        oldest_seconds = max(self._changed_seconds, self._clock.monotonic_seconds() - keep_seconds)
-        if kept is not None and kept.asked_seconds > oldest_seconds:
+        now_seconds = self._clock.monotonic_seconds()
+        if kept and kept.asked_seconds > self._changed_seconds and kept.is_fresh(now_seconds, keep_seconds):
             return _shown(kept)
         task = self._under_way.get(key)
         if task is None:
@@ -113,7 +129,7 @@ class Readings:
         finally:
             if self._under_way.get(key) is asyncio.current_task():
                 del self._under_way[key]
-        kept = _Kept(answer, self._clock.now_ms(), asked_seconds)
+        kept = _Kept(answer, self._clock.now_ms(), asked_seconds, self._clock.monotonic_seconds())
         if answer.status < 300 and kept.size <= _MOST_BYTES:
             self._kept[key] = kept
         elif answer.status < 500:
@@ -127,10 +143,10 @@ class Readings:
 
 
 def _shown(kept: _Kept) -> Reading:
-    return Reading(kept.answer.value, kept.read_ms, None, kept.answer.status)
+    return Reading(kept.answer.value, kept.read_ms, None, kept.answer.status, kept.parsed)
 
 
 def _stale(kept: _Kept | None, status: int, problem: str) -> Reading:
     if kept is None:
         return Reading(None, None, problem, status)
-    return Reading(kept.answer.value, kept.read_ms, problem, status)
+    return Reading(kept.answer.value, kept.read_ms, problem, status, kept.parsed)

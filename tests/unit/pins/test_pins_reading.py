@@ -174,6 +174,19 @@ def test_a_namespace_shows_its_largest_topics_page_by_page(cluster: PinnedCluste
         cluster.reader.namespace("public/none", 0, 2)
 
 
+def test_pages_of_very_many_topics_share_a_reading_for_nine_times_as_long_as_it_took(cluster: PinnedCluster) -> None:
+    cluster.topic(1, 2, 3)
+    path = managed_ledger_path(TOPIC.managed_ledger_name)
+    cluster.store.before("read_many", lambda: cluster.clock.advance_ms(11_000), path=path)
+    first = cluster.reader.namespace("public/default", 0, 1)
+    cluster.clock.advance_ms(90_000 - 1)
+    assert cluster.reader.namespace("public/default", 0, 1).read_ms == first.read_ms
+    cluster.clock.advance_ms(1)
+    assert cluster.reader.namespace("public/default", 0, 1).read_ms == cluster.clock.now_ms()
+    cluster.topic(4, 5, 6)
+    assert cluster.reader.namespace("public/default", 0, 1).listed_bytes == 2_000
+
+
 def test_a_ledger_that_cannot_be_read_is_named_and_the_rest_is_answered(cluster: PinnedCluster) -> None:
     cluster.topic(1, 2, 3)
     cluster.topic(11, 12, topic=other("bills"))

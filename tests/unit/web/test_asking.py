@@ -1,12 +1,16 @@
 """How pages ask the REST API: as whom, how often, and what of an answer goes where."""
 
+import asyncio
+
 from fastapi import APIRouter, Request
 from pulsar_sidecar.web import ask
 from pulsar_sidecar.web.in_process import Answer, answer_of
 from pulsar_sidecar.web.pages import Page
+from pulsar_sidecar.web.readings import Readings
 from pulsar_sidecar.web.shell import act, form_of
 from starlette.responses import JSONResponse, Response
 
+from tests.fakes.clock import FakeClock
 from tests.fakes.rest_api import FakeBrowser
 
 STATUS = "GET /admin/v2/ledger-deletion/status"
@@ -56,6 +60,26 @@ def test_responses_are_cached_for_seconds_and_shared(browser: FakeBrowser) -> No
     browser.clock.advance_ms(3_000)
     assert browser.get("/ui/read").text != first
     assert len(browser.api.asked) == 2
+
+
+def test_a_slow_reading_is_kept_for_as_long_as_it_took_and_parsed_once() -> None:
+    clock, asked = FakeClock(), []
+
+    async def slow() -> Answer:
+        asked.append(clock.now_ms())
+        clock.advance_ms(30_000)
+        return Answer(200, [1, 2])
+
+    async def read() -> None:
+        readings = Readings(clock)
+        first = await readings.read("a list", slow, 4)
+        for advance_ms, times in ((29_000, 1), (1_000, 2)):
+            clock.advance_ms(advance_ms)
+            again = await readings.read("a list", slow, 4)
+            assert len(asked) == times
+            assert (again.parsed(list[int]) is first.parsed(list[int])) is (times == 1)
+
+    asyncio.run(read())
 
 
 def test_cached_response_is_not_shown_to_another_caller(browser: FakeBrowser) -> None:

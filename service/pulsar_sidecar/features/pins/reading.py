@@ -11,6 +11,7 @@ from pulsar_sidecar.features.pins.facts import Bytes, LedgerFacts, TopicFacts
 from pulsar_sidecar.features.pins.gathering import Sources, facts_of, ledger_facts
 from pulsar_sidecar.features.pins.ports import Bookies, StoredCopies
 from pulsar_sidecar.features.pins.results import LISTED, BookieFigures, LedgerPins, NamespacePins, PinCause, TopicPins
+from pulsar_sidecar.model.clocks import rest_seconds
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerMetadata, LedgerState
@@ -39,6 +40,8 @@ from pulsar_sidecar.ownership.references import (
 from pulsar_sidecar.ownership.stored_topics import StoredTopics
 
 _NODES_AT_ONCE: Final = 1_000
+_QUICK_SECONDS: Final = 1.0
+"""A reading that takes less is not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +53,21 @@ class ListedBytes:
     tiered_alone: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A namespace's lists, without pins of its topics, and the topics, the largest first."""
+
+    pins: NamespacePins
+    largest: Sequence[TopicName]
+
+
 class PinsReader:
     """Finds pins in stored state and on topics that brokers have loaded; loads no topic."""
 
     def __init__(self, sources: Sources, bookies: Bookies) -> None:
         self._sources, self._bookies = sources, bookies
         self._topics = StoredTopics(sources.store)
+        self._kept: tuple[float, _Listed] | None = None
 
     def topic(self, topic: TopicName) -> tuple[TopicPins, ...]:
         """Return the pins of each existing partition, or of the topic without partitions.
@@ -73,6 +85,24 @@ class PinsReader:
             NotFoundError: there is no such namespace.
             TemporaryError: it could not be read.
         """
+        found = self._listed(namespace)
+        return replace(
+            found.pins, largest=tuple(map(answer_of, facts_of(self._sources, found.largest[offset:][:limit])))
+        )
+
+    def _listed(self, namespace: str) -> "_Listed":
+        began = self._sources.clock.monotonic_seconds()
+        kept = self._kept
+        if kept is not None and began < kept[0] and kept[1].pins.namespace == namespace:
+            return kept[1]
+        found = self._read_lists(namespace)
+        ended = self._sources.clock.monotonic_seconds()
+        # Of very many topics, readers look at the next pages within seconds.
+        rest = rest_seconds(0, ended - began - _QUICK_SECONDS)
+        self._kept = (ended + rest, found) if rest else None
+        return found
+
+    def _read_lists(self, namespace: str) -> "_Listed":
         read_ms = self._sources.clock.now_ms()
         sizes: dict[TopicName, ListedBytes] = {}
         unreadable = []
@@ -81,9 +111,7 @@ class PinsReader:
                 unreadable.append(topic)
             else:
                 sizes[topic] = size
-        largest = sorted(sizes, key=lambda topic: (-sizes[topic].all, str(topic)))
-        chosen = facts_of(self._sources, largest[offset : offset + limit])
-        return NamespacePins(
+        pins = NamespacePins(
             namespace=namespace,
             read_ms=read_ms,
             topics=len(sizes) + len(unreadable),
@@ -92,8 +120,9 @@ class PinsReader:
             tiered_alone_bytes=sum(size.tiered_alone for size in sizes.values()),
             unreadable=len(unreadable),
             unreadable_topics=tuple(map(str, unreadable[:LISTED])),
-            largest=tuple(map(answer_of, chosen)),
+            largest=(),
         )
+        return _Listed(pins, sorted(sizes, key=lambda topic: (-sizes[topic].all, str(topic))))
 
     def _sizes(self, topics: Iterator[TopicName]) -> Iterator[tuple[TopicName, ListedBytes | None]]:
         while some := list(islice(topics, _NODES_AT_ONCE)):

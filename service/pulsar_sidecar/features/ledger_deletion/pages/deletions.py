@@ -23,7 +23,7 @@ from pulsar_sidecar.model.ids import parse_ledger_id
 from pulsar_sidecar.reports.formatting import format_age, format_bytes, format_count, format_minute, format_time
 from pulsar_sidecar.reports.pages import PlotItem
 from pulsar_sidecar.web.actions import Action, ActionField
-from pulsar_sidecar.web.ask import Reading, path, read
+from pulsar_sidecar.web.ask import KEEP_SECONDS, Reading, path, read
 from pulsar_sidecar.web.filters import PAGE_ROWS, Field, Pager, offset_of
 from pulsar_sidecar.web.forms import confirmed
 from pulsar_sidecar.web.overview_parts import Figure
@@ -42,6 +42,14 @@ STATES = {
     OperationState.ABANDONED: "off",
 }
 
+_LISTS_SECONDS = 9.0
+"""Less than the period in which a page refreshes its lists of running deletions."""
+_READ = {
+    "status": KEEP_SECONDS,
+    "topic-deletions": _LISTS_SECONDS,
+    "namespace-deletions": _LISTS_SECONDS,
+    "trend": KEEP_SECONDS,
+}
 _RUNNING = (OperationState.RUNNING, OperationState.STUCK, OperationState.UNREADABLE)
 
 router = APIRouter()
@@ -50,8 +58,7 @@ router = APIRouter()
 @router.get(HERE)
 async def deletions(request: Request) -> Response:
     """Show all about deletions except the dead letters."""
-    names = ("status", "topic-deletions", "namespace-deletions", "trend")
-    readings = await asyncio.gather(*(read(request, f"{BASE}/{name}") for name in names))
+    readings = await asyncio.gather(*(read(request, f"{BASE}/{name}", None, kept) for name, kept in _READ.items()))
     return await page(request, "deletions.html.j2", view=_view(request, *readings), title="Deletions")
 
 
