@@ -70,13 +70,6 @@ def reason(url: str, path: str) -> str:
     return str(answer.json()["reason"])
 
 
-def test_cookies_are_bound_to_tls_where_a_proxy_ends_it() -> None:
-    with a_port(hanging=False) as port, serving(port, "--dashboard-url", "https://sidecar.example") as (_, url):
-        answer = requests.get(f"{url}/ui/", timeout=60, allow_redirects=False)
-    assert answer.headers["set-cookie"].startswith("__Host-pulsar-sidecar-form=")
-    assert answer.headers["set-cookie"].endswith("; Secure")
-
-
 @pytest.mark.parametrize("hanging", [False, True])
 def test_while_brokers_are_away_at_the_start_the_sidecar_names_them_and_goes_on(hanging: bool) -> None:
     with a_port(hanging=hanging) as port, serving(port) as (process, url):
@@ -104,13 +97,25 @@ def test_readiness_is_honest_whatever_is_switched_on(hanging: bool, flags: tuple
         assert "Traceback" not in output
 
 
-def test_a_caller_without_a_token_learns_nothing_of_a_start(tmp_path: Path) -> None:
-    key = tmp_path / "token.key"
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a sidecar with authentication, behind a proxy that ends TLS."""
+    key = tmp_path_factory.mktemp("keys") / "token.key"
     key.write_bytes(b"x" * 32)
-    guarded = ("--authentication-enabled", "--token-secret-key", f"file://{key}", "--super-user-roles", "admin")
-    with a_port(hanging=False) as port, serving(port, *guarded) as (_, url):
-        assert requests.get(url + STATUS, timeout=AT_ONCE_SECONDS).status_code == 401
-        assert answers(url)
+    flags = ("--authentication-enabled", "--token-secret-key", f"file://{key}", "--super-user-roles", "admin")
+    with a_port(hanging=False) as port, serving(port, *flags, "--dashboard-url", "https://sidecar.example") as (_, url):
+        yield url
+
+
+def test_a_caller_without_a_token_learns_nothing_of_a_start(guarded: str) -> None:
+    assert requests.get(guarded + STATUS, timeout=AT_ONCE_SECONDS).status_code == 401
+    assert answers(guarded)
+
+
+def test_cookies_are_bound_to_tls_where_a_proxy_ends_it(guarded: str) -> None:
+    answer = requests.get(f"{guarded}/ui/", timeout=60, allow_redirects=False)
+    assert answer.headers["set-cookie"].startswith("__Host-pulsar-sidecar-form=")
+    assert answer.headers["set-cookie"].endswith("; Secure")
 
 
 def test_the_watch_reports_what_is_away_and_that_it_came_back() -> None:

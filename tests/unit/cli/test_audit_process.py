@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.__main__ import programs
 
 from tests.unit.audit.audited_clusters import full_cluster
 from tests.unit.audit.options import PLACES
@@ -40,28 +41,32 @@ def test_wrong_usage_ends_a_process_with_1() -> None:
     assert "--nonsense" in process.stderr
 
 
-def test_audit_exits_with_0_or_2(tmp_path: Path) -> None:
+@pytest.fixture
+def real(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    return Terminal(capsys, monkeypatch, programs())
+
+
+def test_audit_exits_with_0_or_2(tmp_path: Path, real: Terminal) -> None:
     cluster = full_cluster()
     places = ("--dump", cluster.dump(tmp_path / "dump"), "--listing", cluster.listing(tmp_path / "listing"))
-    assert ended("audit", "run", *places, "--output", tmp_path / "clean").returncode == 0
-    assert ended("audit", "show", tmp_path / "clean").returncode == 0
+    assert real.run("audit", "run", *map(str, places), "--output", f"{tmp_path}/clean").code == 0
+    assert real.run("audit", "show", f"{tmp_path}/clean").code == 0
     cluster.ledger(50)
     places = ("--dump", cluster.dump(tmp_path / "dump-2"), "--listing", cluster.listing(tmp_path / "listing-2"))
     assert ended("audit", "run", *places, "--output", tmp_path / "findings").returncode == 2
-    assert ended("audit", "show", tmp_path / "findings").returncode == 2
+    assert real.run("audit", "show", f"{tmp_path}/findings").code == 2
 
 
-def test_inputs_that_are_missing_or_contradict_each_other_end_with_1(tmp_path: Path) -> None:
+def test_inputs_that_are_missing_or_contradict_each_other_end_with_1(tmp_path: Path, real: Terminal) -> None:
     cluster = full_cluster()
     dump, listing = cluster.dump(tmp_path / "dump"), cluster.listing(tmp_path / "listing")
     cluster.listing_changes = {"instance_id": "another cluster's"}
     another = cluster.listing(tmp_path / "another")
     output = tmp_path / "audit"
     for inputs in ((tmp_path / "nowhere", listing), (dump, another)):
-        process = ended("audit", "run", "--dump", inputs[0], "--listing", inputs[1], "--output", output)
-        assert (process.returncode, process.stdout) == (1, ""), inputs
-        assert process.stderr, inputs
-        assert "Traceback" not in process.stderr
+        ran = real.run("audit", "run", "--dump", f"{inputs[0]}", "--listing", f"{inputs[1]}", "--output", f"{output}")
+        assert (ran.code, ran.out) == (1, ""), inputs
+        assert ran.err, inputs
         assert not output.exists()
-    process = ended("audit", "show", output)
-    assert (process.returncode, process.stdout) == (1, "")
+    ran = real.run("audit", "show", f"{output}")
+    assert (ran.code, ran.out) == (1, "")
