@@ -242,6 +242,21 @@ def test_while_topics_are_read_for_the_first_time_nothing_is_concluded() -> None
         assert indexed.walks() == 1
 
 
+@pytest.mark.parametrize("is_watched", [False, True])
+def test_others_learn_that_a_deletion_waits_for_the_reading_of_all_topics(is_watched: bool) -> None:
+    indexed = Indexed(is_watched=is_watched)
+    is_held, go_on = held(indexed, "children")
+    with indexed.running(), ThreadPoolExecutor(1) as pool:
+        assert not indexed.index.holds_up_deletions()
+        found = pool.submit(indexed.found)
+        assert is_held.wait(SECONDS)
+        until(lambda: indexed.index._deletions_waiting, "the call waits", SECONDS)
+        assert indexed.index.holds_up_deletions() is is_watched
+        go_on.set()
+        assert found.result(SECONDS) == []
+        assert not indexed.index.holds_up_deletions()
+
+
 def test_a_topic_that_is_made_while_the_others_are_read_is_found() -> None:
     indexed = Indexed()
     # After the folder was listed.

@@ -30,7 +30,8 @@ from pulsar_sidecar.ownership.paths import (
     ledger_id_of_path,
 )
 
-_TOPICS_AT_ONCE = 2_000
+_NODES_AT_ONCE = 2_000
+"""So few that readers notice soon when they have to stop or pause."""
 _PERSISTENT = TopicDomain.PERSISTENT.value
 _is_not_of_topics: Matches = re.compile(
     rf"(?!(/admin|{MANAGED_LEDGERS}|{PARTITIONED_TOPICS})$|({MANAGED_LEDGERS}|{PARTITIONED_TOPICS})/).*"
@@ -69,14 +70,14 @@ class ZooKeeperWholeStore:
 
     def nodes(self) -> Iterator[Sequence[WalkedNode]]:
         is_skipped = re.compile(rf"/(?!({MANAGED_LEDGERS[1:]}|{SCHEMAS[1:]})(/|$)).*").fullmatch
-        for piece in self._walk("/", is_skipped).pieces():
+        for piece in self._walk("/", is_skipped, piece_nodes=_NODES_AT_ONCE).pieces():
             yield [
                 *(WalkedNode(path, value) for path, value in _read(piece) if path.startswith(REFERRING)),
                 *(WalkedNode(path, b"", NOT_PERMITTED) for path in piece.unreadable),
             ]
 
     def topics(self, hurry: StopSignal) -> Iterator[Sequence[tuple[str, bytes]]]:
-        walk = self._walk("/", _is_not_of_topics, is_leaf=_is_leaf, piece_nodes=_TOPICS_AT_ONCE, hurry=hurry)
+        walk = self._walk("/", _is_not_of_topics, is_leaf=_is_leaf, piece_nodes=_NODES_AT_ONCE, hurry=hurry)
         for piece in walk.pieces():
             for path in piece.unreadable:
                 raise _refused(path)

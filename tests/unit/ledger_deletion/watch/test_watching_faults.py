@@ -169,6 +169,30 @@ def test_changes_during_a_walk_are_not_missed(
     assert (status.unlinked or 0) + len(watcher.watch.leaks(ended=False)) == unreferenced
 
 
+def test_a_walk_pauses_while_a_deletion_waits_for_another_reading(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    with Watcher(fake_pulsar, is_yielding=True) as watcher:
+        watcher.go(30)
+        assert watcher.status().state is WatchState.STARTING
+        watcher.is_yielding = False
+        watcher.go(1)
+        assert watcher.status().state is WatchState.WATCHING
+        assert watcher.status().ledgers == len(fake_pulsar.ledgers())
+
+
+def test_a_reading_that_never_ends_does_not_stop_the_watch(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    with Watcher(fake_pulsar, is_yielding=True) as watcher:
+        # A minute for the ledgers, and one for the nodes.
+        watcher.go(2 * MINUTE + SOON)
+        assert watcher.status().state is WatchState.WATCHING
+
+
+def test_a_walk_that_pauses_ends_with_the_sidecar(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    with Watcher(fake_pulsar, is_yielding=True) as watcher:
+        watcher.go(1)
+        watcher.stop()
+        assert watcher.watch.readings().walked_ms is None
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("moment", [0.0, 5.0, 190.0, 199.0])
 def test_a_store_that_does_not_answer_for_a_while_is_asked_again(

@@ -109,6 +109,7 @@ class Watcher:
     Attributes:
         recorded: topics whose deletion the sidecars have recorded.
         offload_error: what asking tiered storage raises.
+        is_yielding: a deletion waits for another reading of the store.
         died_of: what ended the loop.
     """
 
@@ -119,6 +120,7 @@ class Watcher:
     policy: DeletionPolicy = POLICY
     recorded: set[TopicName] = field(default_factory=set)
     offload_error: SidecarError | None = None
+    is_yielding: bool = False
     died_of: BaseException | None = None
 
     def __post_init__(self) -> None:
@@ -146,6 +148,7 @@ class Watcher:
             self._publisher,
             lambda: frozenset(self.recorded),
             fake_pulsar.offloaded.exists,
+            lambda: self.is_yielding,
         )
         instance = SidecarInstance(self.name, f"http://{self.name}:8080", None, 1)
         self.watch = LeakWatch(self.configuration, ports, instance, self.steps)

@@ -363,6 +363,7 @@ class Runtime:
             self._pending_publisher,
             lambda: frozenset(self._recorded),
             ports.offloaded.exists,
+            self.shadows.holds_up_deletions,
         )
         return LeakWatch(configuration.watch, watch_ports, self.instance, self.steps)
 

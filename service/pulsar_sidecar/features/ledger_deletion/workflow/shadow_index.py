@@ -108,6 +108,10 @@ class ShadowIndex:
         """Return, from memory, why each refresh reads all topics instead of watching changes."""
         return self._warnings
 
+    def holds_up_deletions(self) -> bool:
+        """Return True while a deletion waits until all topics have been read; never where each one reads them."""
+        return bool(self._deletions_waiting) and not self._is_complete and self._changes is not None
+
     def wake(self) -> None:
         """Make `run` and all waiting callers notice that ``stop`` is set."""
         self._hurry.set()

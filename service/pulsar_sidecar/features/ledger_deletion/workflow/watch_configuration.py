@@ -43,6 +43,7 @@ class WatchPorts:
             are not ready.
         recorded_topics: returns the topics that the sidecars are deleting, whose references vanish on purpose.
         offloaded_exists: see `ledger_deletion.ports.OffloadedLedgers.exists`.
+        yields: returns True while a walk pauses, a minute at most, since a deletion waits for another reading.
     """
 
     clock: Clock
@@ -53,3 +54,4 @@ class WatchPorts:
     publisher: Callable[[], Publisher]
     recorded_topics: Callable[[], frozenset[TopicName]]
     offloaded_exists: OffloadedExists
+    yields: Callable[[], bool]

@@ -51,6 +51,9 @@ _UPKEEP_SECONDS = 1.0
 _ECHO_SECONDS = 30.0
 _BETWEEN_WALKS_SECONDS = 1.0
 _AFTER_FAILURE_SECONDS = 5.0
+_YIELD_SECONDS = 0.1
+_YIELDING_SECONDS = 60.0
+"""A reading that never succeeds must not keep the watch from its own."""
 _WALKS_IN_TURNS_SECONDS = 60.0
 NODES_AT_ONCE = 50
 """Nodes per request, which delays ZooKeeper's other clients: 500 nodes doubled their 99th percentile."""
@@ -154,11 +157,11 @@ class LeakWatch:
         ended_ms: list[int] = []
 
         def nodes() -> Iterator[Sequence[WalkedNode]]:
-            yield from _until(stop, self._ports.whole.nodes())
+            yield from self._in_turn(stop, self._ports.whole.nodes())
             # Before the walk takes effect: a later failure would lose the vanished references.
             ended_ms.append(self._ports.store.now_ms())
 
-        vanished_references = self._counts.walk(_until(stop, self._ports.whole.ledger_ids()), nodes())
+        vanished_references = self._counts.walk(self._in_turn(stop, self._ports.whole.ledger_ids()), nodes())
         (now_ms,) = ended_ms
         with self._lock:
             self._walked_ms, self._walk_seconds = now_ms, clock.monotonic_seconds() - began
@@ -170,6 +173,16 @@ class LeakWatch:
             unreferenced=unreferenced,
             seconds=round(self._walk_seconds, 1),
         )
+
+    def _in_turn(self, stop: StopSignal, items: Iterable[T]) -> Iterator[T]:
+        clock, ports = self._ports.clock, self._ports
+        due = clock.monotonic_seconds() + _YIELDING_SECONDS
+        for item in items:
+            while ports.yields() and clock.monotonic_seconds() < due and not stop.is_set():
+                clock.wait_seconds(_YIELD_SECONDS, stop)
+            if stop.is_set():
+                raise _StoppedError
+            yield item
 
     def _follow(self, stop: StopSignal, *, has_events: bool) -> bool:
         """Follow changes from a walk until the next is due; return False when another sidecar leads."""
@@ -318,10 +331,3 @@ def _in_words(verdict: Verdict) -> str:
             return f"{verdict.reason.value}: {verdict.detail}"
         case never:
             assert_never(never)
-
-
-def _until(stop: StopSignal, items: Iterable[T]) -> Iterator[T]:
-    for item in items:
-        if stop.is_set():
-            raise _StoppedError
-        yield item
