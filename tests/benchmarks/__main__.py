@@ -38,6 +38,7 @@ from tests.benchmarks import (
     message_extract,
     parts,
     pass_through,
+    pins,
     selections,
     shadow_index,
     topic_deletion,
@@ -74,6 +75,7 @@ BENCHMARKS: Sequence[ModuleType] = (
     hanging,
     http_clients,
     pass_through,
+    pins,
     dashboard,
 )
 """Modules with NAME, ``add_arguments(parser)`` and ``run(arguments) -> Sequence[Table]``; the docstring's first line

@@ -30,6 +30,15 @@ def add_cluster_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
 
 
+def add_control_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--control", type=Path, help="a directory with another version's package, measured first")
+
+
+def versions(control: Path | None) -> dict[str, dict[str, str]]:
+    """The environment of each version's sidecar, by the beginning of its tables' titles."""
+    return {**({} if control is None else {"Before: ": {"PYTHONPATH": str(control)}}), "": {}}
+
+
 def add_drain_arguments(parser: argparse.ArgumentParser) -> None:
     """What every benchmark of a drain asks about its cluster."""
     parser.add_argument("--topics", type=int, default=20, help="the topics that they belong to, all of them loaded")

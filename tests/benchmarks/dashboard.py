@@ -1,15 +1,18 @@
-"""The dashboard: first paint of pages over 10,000 findings beside the same page as a file, and what an open one costs.
+"""The dashboard: first paint of its pages beside the same as a file, and what open ones cost, where there is much.
 
-A real Chromium opens each page of a real sidecar with an empty cache, in turns with a copy of the same HTML that
-another server has in memory; what both share (browser, machine, CSS) is in both figures. Needs Playwright and
-Chromium (`make test-browser`).
+Findings and running topic deletions are made up. A real Chromium opens each page of a real sidecar with an empty
+cache, in turns with a copy of the same HTML that another server has in memory; what both share (browser, machine, CSS)
+is in both figures. Needs Playwright and Chromium (`make test-browser`).
 """
 
 import argparse
+import random
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,10 +21,26 @@ from typing import Any
 
 import requests
 from fastapi import FastAPI
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
+    Operation,
+    encode_operation,
+    operation_path,
+)
+from pulsar_sidecar.model.ids import OperationId
+from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.ownership.paths import managed_ledger_path
 from pulsar_sidecar.web import static_files
 from starlette.responses import HTMLResponse
 
-from tests.benchmarks.clusters import add_cluster_argument, benchmark_cluster, processor_seconds
+from tests.benchmarks.clusters import (
+    add_cluster_argument,
+    add_control_argument,
+    benchmark_cluster,
+    processor_seconds,
+    resident_mb,
+    versions,
+)
+from tests.benchmarks.made_nodes import make_nodes
 from tests.browser.looking import chromium, served
 from tests.cluster.sidecars import SidecarProcess, Sidecars
 from tests.made_clusters import MadeUpCluster
@@ -35,26 +54,33 @@ _PAINT = """() => new Promise(resolve => {
   };
   look();
 })"""
-_LOADING_SECONDS = 5
+_LOADING_SECONDS = 10
+_NEVER_MS = 4_000_000_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--findings", type=int, default=10_000)
+    parser.add_argument("--findings", type=int, default=100_000)
+    parser.add_argument("--deletions", type=int, default=10_000, help="topic deletions that wait for brokers")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--idle-seconds", type=int, default=60)
     add_cluster_argument(parser)
+    add_control_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> Iterator[Table]:
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pulsar-sidecar-dashboard-")))
         audits = _made_audits(scratch, arguments.findings)
-        sidecars = Sidecars(stack.enter_context(benchmark_cluster(arguments.cluster)), scratch)
+        addresses = stack.enter_context(benchmark_cluster(arguments.cluster))
+        make_nodes(addresses.metadata_store_url, _made_deletions(arguments.deletions))
+        sidecars = Sidecars(addresses, scratch)
         stack.callback(sidecars.end_all)
-        sidecar = sidecars.start_with_defaults(audits_directory=audits)
         browser = stack.enter_context(chromium())
-        yield _paints(browser, sidecar.url, arguments)
-        yield _idle(browser, sidecar, arguments.idle_seconds)
+        for version, environment in versions(arguments.control).items():
+            sidecar = sidecars.start_with_defaults_in(environment, audits_directory=audits)
+            yield _paints(browser, sidecar.url, version, arguments)
+            yield _left_open(sidecar, version, arguments.idle_seconds)
+            sidecars.end_all()
 
 
 def _made_audits(place: Path, findings: int) -> Path:
@@ -85,7 +111,7 @@ def _made_audits(place: Path, findings: int) -> Path:
 # --- first paint ---------------------------------------------------------------------------------------------------
 
 
-def _paints(browser: Any, server: str, arguments: argparse.Namespace) -> Table:
+def _paints(browser: Any, server: str, version: str, arguments: argparse.Namespace) -> Table:
     audit = requests.get(f"{server}/admin/v2/audits", timeout=60).json()["audits"][0]["auditId"]
     pages = {
         "Findings": f"/ui/audits/{audit}/tables/orphans",
@@ -111,7 +137,9 @@ def _paints(browser: Any, server: str, arguments: argparse.Namespace) -> Table:
         for name in pages
     ]
     header = ("page", "KiB of HTML", "first paint, ms: median (90 %)", "the same as a file")
-    title = f"First paint with {arguments.findings:,} findings, {arguments.rounds} loads each with an empty cache"
+    title = (
+        f"{version}First paint with {arguments.findings:,} findings, {arguments.rounds} loads each with an empty cache"
+    )
     return Table(title, header, rows)
 
 
@@ -146,17 +174,68 @@ def _files(texts: Mapping[str, str]) -> Iterator[dict[str, str]]:
 # --- left open -----------------------------------------------------------------------------------------------------
 
 
-def _idle(browser: Any, sidecar: SidecarProcess, seconds: int) -> Table:
+def _left_open(sidecar: SidecarProcess, version: str, seconds: int) -> Table:
     rows = []
-    for tabs, page in ((0, "-"), (1, "/ui/"), (1, "/ui/deletions"), (10, "/ui/deletions")):
-        context = browser.new_context()
-        for _ in range(tabs):
-            context.new_page().goto(sidecar.url + page)
-        time.sleep(_LOADING_SECONDS)
-        before, began = processor_seconds(sidecar.pid), time.monotonic()
-        time.sleep(seconds)
-        used = (processor_seconds(sidecar.pid) - before) / (time.monotonic() - began)
-        rows.append((f"{tabs}", page, f"{100 * used:.2f}"))
-        context.close()
-    title = f"A sidecar's processor time while its dashboard is open, {seconds} s each"
-    return Table(title, ("tabs", "page", "% of a core"), rows)
+    for tabs, page in ((0, "-"), (1, "/ui/"), (1, "/ui/deletions"), (10, "/ui/deletions"), (50, "/ui/deletions")):
+        with _tabs(sidecar.url + page, tabs) as waits:
+            time.sleep(_LOADING_SECONDS)
+            waits.clear()
+            before, began = processor_seconds(sidecar.pid), time.monotonic()
+            time.sleep(seconds)
+            used = (processor_seconds(sidecar.pid) - before) / (time.monotonic() - began)
+            waited = f"{1000 * statistics.median(waits):,.0f} ({1000 * max(waits):,.0f})" if waits else "-"
+            rows.append((f"{tabs}", page, f"{100 * used:.2f}", waited, f"{resident_mb(sidecar.pid):,.0f}"))
+    title = f"{version}A sidecar while its dashboard is open, {seconds} s each"
+    return Table(
+        title, ("tabs", "page", "% of a core", "wait of a refresh, ms: median (longest)", "resident MiB"), rows
+    )
+
+
+@contextmanager
+def _tabs(url: str, count: int) -> Iterator[list[float]]:
+    """Read the page as so many visible tabs do, each of its live parts in its own time; yield the seconds waited."""
+    waits: list[float] = []
+    ended = threading.Event()
+
+    def tab() -> None:
+        with requests.Session() as session:
+            periods = [int(each) for each in re.findall(r'data-seconds="([0-9]+)"', session.get(url, timeout=600).text)]
+            due = [time.monotonic() + random.uniform(0, period) for period in periods]
+            while not ended.wait(max(0.0, min(due) - time.monotonic())):
+                part = due.index(min(due))
+                began = time.monotonic()
+                session.get(url, headers={"HX-Request": "true"}, timeout=600).raise_for_status()
+                waits.append(time.monotonic() - began)
+                due[part] = max(due[part] + periods[part], time.monotonic())
+
+    threads = [threading.Thread(target=tab) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield waits
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def _made_deletions(count: int) -> Iterator[tuple[str, bytes]]:
+    """Yield the nodes of topic deletions that wait for brokers, so that no sidecar continues them meanwhile."""
+    for number in range(count):
+        name = f"persistent://public/default/orders-of-the-shop-{number}"
+        operation = Operation(
+            operation_id=OperationId(f"{number:032x}"),
+            topic_name=name,
+            partitions=None,
+            force=True,
+            requested_by="admin",
+            requested_ms=1_790_000_000_000 + number,
+            incarnations={managed_ledger_path(parse_topic_name(name).managed_ledger_name): number},
+            recorded=tuple(map(str, range(10 * number, 10 * number + 10))),
+            attempts=3,
+            last_reason="http://broker-7:8080 gave no answer (ReadTimeout); the sidecar keeps trying",
+            not_before_ms=_NEVER_MS,
+            failures=3,
+            failing_since_ms=1_790_000_000_000,
+        )
+        yield operation_path(operation.operation_id), encode_operation(operation)

@@ -33,6 +33,7 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.ownership.paths import ledger_path
 from pulsar_sidecar.reports.documents import MANIFEST_NAME
 
+from tests.benchmarks.made_nodes import make_nodes
 from tests.cluster.choosing import PROJECT
 from tests.fakes.bookkeeper import ledger_metadata_bytes
 from tests.fakes.zookeeper_snapshots import SnapshotNode, SnapshotWriter
@@ -47,7 +48,6 @@ _METADATA = ledger_metadata_bytes(
     }
 )
 _WINDOW = 1000
-_CREATES = 500
 _CLOCK = SystemClock()
 
 
@@ -117,7 +117,7 @@ def _living(arguments: argparse.Namespace, scratch: Path) -> list[Table]:
         kazoo.start()
         paths = [ledger_path(LedgerId(number)) for number in range(1, arguments.nodes + 1)]
         try:
-            _fill(kazoo, paths)
+            make_nodes(url, ((path, _METADATA) for path in paths))
             walked = [_rate(len(paths), lambda: _walk(url)) for _ in range(arguments.rounds)]
             asked = [_rate(len(paths), lambda: _get_async(kazoo, paths)) for _ in range(arguments.rounds)]
             commands = _commands(url, scratch, len(paths), arguments.rounds)
@@ -197,16 +197,6 @@ def _shell(url: str, directory: Path) -> int:
 
 def _range(rates: Sequence[float]) -> str:
     return f"{min(rates):,.0f} to {max(rates):,.0f}"
-
-
-def _fill(kazoo: KazooClient, paths: Sequence[str]) -> None:
-    for directory in sorted({path.rpartition("/")[0] for path in paths}):
-        kazoo.ensure_path(directory)
-    for start in range(0, len(paths), _CREATES):
-        transaction = kazoo.transaction()
-        for path in paths[start : start + _CREATES]:
-            transaction.create(path, _METADATA)
-        transaction.commit()
 
 
 def _walk(url: str) -> int:
