@@ -119,7 +119,7 @@ from pulsar_sidecar.reports.ports import TablesOutput
 _Value = TypeVar("_Value")
 _NODES = (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS)
 _NONE: Numbers = np.zeros(0, np.int64)
-_JUDGED_AT_ONCE = 65_536
+_JUDGED_AT_ONCE = 16_384
 _ORDER_OF_MISSING = [(name, "ascending") for name in ("ledger_id", "kind", "referenced_by")]
 
 
