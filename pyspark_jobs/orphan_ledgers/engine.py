@@ -334,7 +334,7 @@ class SparkEngine:
         demand_few_missing(count)
         if not count:
             return NO_IDS
-        found = _ids_of(compared.where("missing_ledgers > 0"), "missing")
+        found = np.concatenate([NO_IDS, *(union(part, [ids]) for part, ids in _written(compared, "missing").items())])
         return without_unread(found, reported.unread_directories(), self._root)
 
     def _wanted_ledgers(self, compared: DataFrame, few: bool) -> DataFrame:
@@ -344,7 +344,7 @@ class SparkEngine:
             ledgers = self._inputs.ledgers(LISTED.names)
         reading = (self._columns, self._root)
         if few:
-            ids, named = (_collected(compared, column) for column in ("candidates", "named"))
+            ids, named = (PackedIds(_written(compared, column)) for column in ("candidates", "named"))
             return ledgers.mapped(tasks.READ_LEDGERS, tasks.choose_ledgers, *reading, ids, named, self._shares)
         joined = self._joined(ledgers, compared)
         return mapped(joined, tasks.READ_LEDGERS, tasks.read_ledgers, *reading, self._shares)
@@ -365,7 +365,7 @@ class SparkEngine:
 
     def _judged(self, candidates: DataFrame, judge: Judge, few: bool) -> DataFrame:
         marks = mapped(candidates.select("owner_path", "topic_path"), tasks.SETS, tasks.mark_owners)
-        marked = _collected(by_key(marks, "part", tasks.SETS, tasks.unite), "content")
+        marked = PackedIds(_written(by_key(marks, "part", tasks.SETS, tasks.unite), "content"))
         nodes = self._inputs.nodes(OWNER_COLUMNS, *_OWNED)
         owners = self._keep(nodes.mapped(tasks.OWNERS, tasks.read_owners, self._columns, marked))
         rows = candidates
@@ -396,14 +396,10 @@ def compared(facts: DataFrame, own_ledgers: bool) -> DataFrame:
     return by_key(sets, "part", tasks.COMPARED, tasks.compare, own_ledgers)
 
 
-def _ids_of(sets: DataFrame, column: str) -> Numbers:
-    rows = sets.select("part", column).collect()
-    return np.concatenate([NO_IDS, *(union(row[0], [bytes(row[1])]) for row in rows)])
-
-
-def _collected(sets: DataFrame, column: str) -> PackedIds:
+def _written(sets: DataFrame, column: str) -> dict[int, bytes]:
+    """Return the written sets that have ids, by the number of their range."""
     rows = sets.where(F.length(column) > 1).select("part", column).toLocalIterator()
-    return PackedIds({row[0]: bytes(row[1]) for row in rows})
+    return {row[0]: bytes(row[1]) for row in rows}
 
 
 def _packed(facts: DataFrame, *tags: str) -> DataFrame:

@@ -100,12 +100,12 @@ def compare(facts: pa.Table, own_ledgers: bool) -> pa.Table:
     sets = LedgerSets([listed], union(number, written[first_pass.DUMPED]) if own_ledgers else listed)
     sets.refer(union(number, written[first_pass.IDS]))
     candidates, missing = sets.candidates(), sets.gone()
-    wanted = write_ids(candidates), write_ids(union(number, written[first_pass.SINGLE_IDS]))
+    packed, named = write_ids(candidates), write_ids(union(number, written[first_pass.SINGLE_IDS]))
     row = {
-        "candidates": wanted[0],
+        "candidates": packed,
         "missing": write_ids(missing),
-        "named": wanted[1],
-        "packed_bytes": sum(map(len, wanted)),
+        "named": named,
+        "packed_bytes": len(packed) + len(named),
         "candidate_ledgers": len(candidates),
         "missing_ledgers": len(missing),
         "part": number,

@@ -90,7 +90,7 @@ class PinsReader:
             found.pins, largest=tuple(map(answer_of, facts_of(self._sources, found.largest[offset:][:limit])))
         )
 
-    def _listed(self, namespace: str) -> "_Listed":
+    def _listed(self, namespace: str) -> _Listed:
         began = self._sources.clock.monotonic_seconds()
         kept = self._kept
         if kept is not None and began < kept[0] and kept[1].pins.namespace == namespace:
@@ -102,7 +102,7 @@ class PinsReader:
         self._kept = (ended + rest, found) if rest else None
         return found
 
-    def _read_lists(self, namespace: str) -> "_Listed":
+    def _read_lists(self, namespace: str) -> _Listed:
         read_ms = self._sources.clock.now_ms()
         sizes: dict[TopicName, ListedBytes] = {}
         unreadable = []

@@ -318,13 +318,11 @@ class EmbeddedEngine:
         if not len(marks):
             return ()
         wanted, work = IdTable(marks), partial(owner_nodes, self._columns)
-        marked = {subtree: list(self._inputs.rows(subtree, ("path",), node_marks)) for subtree in _NODES}
-        places = {
-            subtree: np.flatnonzero(wanted.holds(np.concatenate([_NONE, *marks]))) for subtree, marks in marked.items()
-        }
-        return chain.from_iterable(
-            [self._inputs.rows_at(subtree, OWNER_COLUMNS, some, work) for subtree, some in places.items()]
-        )
+        found = []
+        for subtree in _NODES:
+            marked = np.concatenate([_NONE, *self._inputs.rows(subtree, ("path",), node_marks)])
+            found.append(self._inputs.rows_at(subtree, OWNER_COLUMNS, np.flatnonzero(wanted.holds(marked)), work))
+        return chain.from_iterable(found)
 
     def _read_wanted(self, sets: LedgerSets, unsized: Numbers) -> tuple[pa.Table, Numbers, list[list[bytes]]]:
         """Return these ledgers' sizes, from BookKeeper's nodes, and the candidates with their owners' marks."""
