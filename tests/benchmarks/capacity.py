@@ -18,7 +18,7 @@ import requests
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
 
-from tests.benchmarks.clusters import processor_seconds, resident_mb
+from tests.benchmarks.clusters import add_control_argument, processor_seconds, resident_mb, versions
 from tests.benchmarks.leak_watch import MadeTopics, fill_zookeeper
 from tests.cluster.patience import until
 from tests.cluster.sidecars import BASE, SidecarProcess, Sidecars
@@ -54,14 +54,12 @@ class _Needs:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topics", type=int, nargs="+", default=[0, 10_000, 100_000])
     parser.add_argument("--rest-seconds", type=float, default=60.0)
-    parser.add_argument("--control", type=Path, help="a directory with another version's package, measured first")
+    add_control_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:
-    control = {} if arguments.control is None else {"before": {"PYTHONPATH": str(arguments.control)}}
-    found = [
-        each for topics in arguments.topics for each in _needs(topics, {**control, "now": {}}, arguments.rest_seconds)
-    ]
+    tried = versions(arguments.control)
+    found = [each for topics in arguments.topics for each in _needs(topics, tried, arguments.rest_seconds)]
     rows = [
         (
             each.version,
@@ -92,7 +90,7 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
     return [Table("A sidecar beside so many topics", header, rows, notes)]
 
 
-def _needs(topics: int, versions: Mapping[str, dict[str, str]], rest_seconds: float) -> Iterator[_Needs]:
+def _needs(topics: int, tried: Mapping[str, dict[str, str]], rest_seconds: float) -> Iterator[_Needs]:
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pulsar-sidecar-capacity-")))
         megabytes = max(1_000, topics * _HEAP_BYTES_OF_A_TOPIC // 1_000_000)
@@ -102,7 +100,7 @@ def _needs(topics: int, versions: Mapping[str, dict[str, str]], rest_seconds: fl
         fill_zookeeper(addresses.metadata_store_url, MadeTopics(topics))
         sidecars = Sidecars(addresses, scratch)
         stack.callback(sidecars.end_all)
-        for version, environment in versions.items():
+        for version, environment in tried.items():
             requests.put(addresses.web_service_urls[0] + _FIRST_DELETED, timeout=_SECONDS).raise_for_status()
             yield _need(version, topics, sidecars, environment, rest_seconds)
             sidecars.end_all()

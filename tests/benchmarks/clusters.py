@@ -35,8 +35,8 @@ def add_control_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def versions(control: Path | None) -> dict[str, dict[str, str]]:
-    """The environment of each version's sidecar, by the beginning of its tables' titles."""
-    return {**({} if control is None else {"Before: ": {"PYTHONPATH": str(control)}}), "": {}}
+    """The environment of each version's sidecar, by its name."""
+    return {**({} if control is None else {"before": {"PYTHONPATH": str(control)}}), "now": {}}
 
 
 def add_drain_arguments(parser: argparse.ArgumentParser) -> None:

@@ -137,10 +137,8 @@ def _paints(browser: Any, server: str, version: str, arguments: argparse.Namespa
         for name in pages
     ]
     header = ("page", "KiB of HTML", "first paint, ms: median (90 %)", "the same as a file")
-    title = (
-        f"{version}First paint with {arguments.findings:,} findings, {arguments.rounds} loads each with an empty cache"
-    )
-    return Table(title, header, rows)
+    loads = f"{arguments.rounds} loads each with an empty cache"
+    return Table(f"First paint with {arguments.findings:,} findings, {loads}, {version}", header, rows)
 
 
 def _paint(browser: Any, url: str) -> float:
@@ -185,7 +183,7 @@ def _left_open(sidecar: SidecarProcess, version: str, seconds: int) -> Table:
             used = (processor_seconds(sidecar.pid) - before) / (time.monotonic() - began)
             waited = f"{1000 * statistics.median(waits):,.0f} ({1000 * max(waits):,.0f})" if waits else "-"
             rows.append((f"{tabs}", page, f"{100 * used:.2f}", waited, f"{resident_mb(sidecar.pid):,.0f}"))
-    title = f"{version}A sidecar while its dashboard is open, {seconds} s each"
+    title = f"A sidecar while its dashboard is open, {seconds} s each, {version}"
     return Table(
         title, ("tabs", "page", "% of a core", "wait of a refresh, ms: median (longest)", "resident MiB"), rows
     )

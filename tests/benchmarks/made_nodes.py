@@ -8,6 +8,8 @@ from itertools import islice
 from kazoo.client import KazooClient
 from pulsar_sidecar.adapters.zookeeper.addressing import parse_metadata_store_url
 
+from tests.cluster.orphans import create_nodes
+
 _CREATES = 500
 
 
@@ -19,16 +21,12 @@ def make_nodes(metadata_store_url: str, nodes: Iterable[tuple[str, bytes]]) -> N
     left = iter(nodes)
     try:
         while some := list(islice(left, _CREATES)):
-            transaction = kazoo.transaction()
-            for path, data in some:
+            for path, _ in some:
                 parent = path.rpartition("/")[0]
                 if parent not in made:
                     kazoo.ensure_path(parent)
-                transaction.create(path, data)
                 made |= {parent, path}
-            failed = [each for each in transaction.commit() if not isinstance(each, str)]
-            if failed:
-                raise RuntimeError(f"the nodes could not be made: {failed[0]!r}")
+            create_nodes(kazoo, some)
     finally:
         kazoo.stop()
         kazoo.close()

@@ -65,7 +65,7 @@ def _of(topics: int, ledgers: int, bookies: int, tried: Mapping[str, Mapping[str
             for version, environment in tried.items():
                 sidecar = sidecars.start_with_defaults_in(environment)
                 rows = [(name, *_row(sidecar, store, path)) for name, path in _ASKED.items()]
-                yield Table(f"{version}{topics:,} topics of {ledgers} ledgers on {bookies} bookies", _HEADER, rows)
+                yield Table(f"{topics:,} topics of {ledgers} ledgers on {bookies} bookies, {version}", _HEADER, rows)
                 sidecars.end_all()
 
 
