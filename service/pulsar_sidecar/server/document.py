@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
+from pydantic import TypeAdapter
+
 from pulsar_sidecar.server.gate import OPEN_PATHS
-from pulsar_sidecar.server.schemas import Reason
+from pulsar_sidecar.server.schemas import REASON, Reason
 
 _MEANINGS: Final[Mapping[int, str]] = {
     400: "The request is malformed; nothing was changed.",
@@ -37,6 +39,7 @@ def complete(document: dict[str, Any], *, token_required: bool) -> dict[str, Any
     """Return the document with each operation's summary, errors and, unless it is an open path, its credential."""
     components = document.setdefault("components", {})
     components["securitySchemes"] = {"token": _TOKEN}
+    components["schemas"] = dict(sorted({**components.get("schemas", {}), Reason.__name__: _reason()}.items()))
     components["responses"] = {_name(status): _response(status) for status in _MEANINGS}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
@@ -50,6 +53,10 @@ def complete(document: dict[str, Any], *, token_required: bool) -> dict[str, Any
                 # OpenAPI's way to declare the token optional is an empty alternative.
                 operation["security"] = [{"token": []}] if token_required else [{"token": []}, {}]
     return document
+
+
+def _reason() -> dict[str, Any]:
+    return TypeAdapter(Reason).json_schema(mode="serialization")
 
 
 def _summary(path: str, description: str) -> str:
@@ -75,8 +82,7 @@ def _name(status: int) -> str:
 
 
 def _response(status: int) -> dict[str, Any]:
-    shape = {"schema": {"$ref": f"#/components/schemas/{Reason.__name__}"}}
-    answer: dict[str, Any] = {"description": _MEANINGS[status], "content": {"application/json": shape}}
+    answer: dict[str, Any] = {"description": _MEANINGS[status], "content": REASON}
     if headers := _HEADERS.get(status):
         answer["headers"] = {
             name: {"description": text, "schema": {"type": "string"}} for name, text in headers.items()

@@ -3,7 +3,7 @@
 Names are Pulsar's camelCase. Requests are strict: no unknown field, no other type, no number out of range.
 """
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -33,6 +33,10 @@ class Reason:
 
     reason: str
     """Cause of the error, and the next step."""
+
+
+REASON: Final = {"application/json": {"schema": {"$ref": f"#/components/schemas/{Reason.__name__}"}}}
+"""Content of every error in the OpenAPI document."""
 
 
 @result
