@@ -20,13 +20,14 @@ SHARING_NO_CLUSTER := not on_shared_cluster and not on_deletion_cluster
 run-part = $(BIN)/python -m pytest --tb=short -rN --part $(RESULTS)/$(1).json $(2)
 shown-at-its-end = @mkdir -p $(RESULTS); log=$(RESULTS)/$@.log; echo "$@ is shown when it has ended; until then: $$log"; \
   ( $(1) ) >$$log 2>&1; status=$$?; cat $$log; exit $$status
-both = ( status=0; $(1) || status=1; $(2) || status=1; exit $$status )
 FAST_TESTS_PASSED := $(VENV)/.fast-tests-passed
 # A cluster that exists already, or that runs in containers, is one for all tests: then one process after the other.
 SIDE_BY_SIDE ?= $(if $(PULSAR_SIDECAR_TEST_CLUSTER)$(shell docker version --format '{{.Server.Version}}' 2>/dev/null),1,4)
 SCENARIOS := tests/integration tests/interop tests/e2e tests/faults
-SIDES := test-on-their-own-clusters test-faults-of-deletion test-deletion test-on-shared-cluster
-PARTS := on-their-own-clusters deletion faults-of-deletion clients-of-deletion on-shared-cluster contract spark
+HALF_OF_INTEGRATION := $(wildcard tests/integration/test_[a-d]*.py)
+# The longest first: the next begins where one ends.
+PARTS := deletion on-shared-cluster own-clusters faults-of-deletion own-clusters-too contract clients-of-deletion spark
+SIDES := $(PARTS:%=test-part-%)
 WATCHED := $(shell git ls-files --cached --others --exclude-standard 2>/dev/null)
 NEEDS := containers kubernetes browser
 FAULT_ROUNDS ?= 20
@@ -102,9 +103,8 @@ $(FAST_TESTS_PASSED): $(INSTALLED) $(or $(wildcard $(WATCHED)),always)
 	@touch $@
 
 # Clusters live as long as the process that runs their tests, and much of a test's time is waiting: so there is one process
-# for those that share a cluster, but three for deletion's, which take longest, in four sides that run beside each other.
-# Each has up to two clusters of 900 MB at a time. The unit tests are left out if they have passed since any file was
-# changed.
+# for those that share a cluster, but three for deletion's, which take longest, and four parts at a time. Each has up to
+# two clusters of 900 MB at a time. The unit tests are left out if they have passed since any file was changed.
 test: $(INSTALLED) $(CLIENT_GENERATOR) ## everything, on a real cluster of this machine (Java 17 and Maven needed, no Docker)
 	@rm -f $(PARTS:%=$(RESULTS)/%.json); began=$$(date +%s); status=0; \
 	  $(MAKE) --no-print-directory $(FAST_TESTS_PASSED) \
@@ -113,23 +113,17 @@ test: $(INSTALLED) $(CLIENT_GENERATOR) ## everything, on a real cluster of this 
 	  $(BIN)/python -m tests.summary $$(($$(date +%s) - began)) $(RESULTS)/unit.json $(PARTS:%=$(RESULTS)/%.json) || status=1; \
 	  exit $$status
 
-test-on-their-own-clusters:
-	@$(call run-part,on-their-own-clusters,-m "$(SHARING_NO_CLUSTER)" $(SCENARIOS))
+TESTS_OF_own-clusters := -m "$(SHARING_NO_CLUSTER)" $(HALF_OF_INTEGRATION)
+TESTS_OF_own-clusters-too := -m "$(SHARING_NO_CLUSTER)" $(addprefix --ignore=,$(HALF_OF_INTEGRATION)) $(SCENARIOS)
+TESTS_OF_contract := -m "$(SHARING_NO_CLUSTER)" tests/contract
+TESTS_OF_on-shared-cluster := -m on_shared_cluster tests/contract $(SCENARIOS)
+TESTS_OF_deletion := -m on_deletion_cluster tests/integration
+TESTS_OF_faults-of-deletion := -m on_deletion_cluster tests/faults
+TESTS_OF_clients-of-deletion := -m on_deletion_cluster tests/interop tests/e2e
+TESTS_OF_spark := tests/spark
 
-test-deletion:
-	$(call shown-at-its-end,$(call both,\
-	  $(call run-part,deletion,-m on_deletion_cluster tests/integration),\
-	  $(call run-part,contract,-m "$(SHARING_NO_CLUSTER)" tests/contract)))
-
-test-faults-of-deletion:
-	$(call shown-at-its-end,$(call run-part,faults-of-deletion,-m on_deletion_cluster tests/faults))
-
-test-on-shared-cluster:
-	$(call shown-at-its-end,$(call both,\
-	  $(call run-part,on-shared-cluster,-m on_shared_cluster tests/contract $(SCENARIOS)),\
-	  $(call both,\
-	    $(call run-part,clients-of-deletion,-m on_deletion_cluster tests/interop tests/e2e),\
-	    $(call run-part,spark,tests/spark))))
+$(SIDES): test-part-%:
+	$(call shown-at-its-end,$(call run-part,$*,$(TESTS_OF_$*)))
 
 # No test that asks for another need: what a machine has beside its engine is not the question.
 test-containers: $(INSTALLED) ## docker-compose.yml with its sidecars killed, and the commands on a cluster in containers (ten minutes; an engine with compose needed)
