@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.admin_clients.comparing import Outcome
-from tests.cluster.java_programs import JavaProgram, java_program, quiet_log_configuration
+from tests.cluster.java_programs import QUICK, JavaProgram, java_program, quiet_log_configuration
 
 PROGRAM = Path(__file__).with_name("AdminCommands.java")
 
@@ -44,6 +44,6 @@ class JavaAdmin:
 def java_admin(version: str, directory: Path) -> Iterator[JavaAdmin]:
     """Yield the admin client of that version of Pulsar."""
     configuration = quiet_log_configuration(directory)
-    options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Dlog4j.configurationFile={configuration}"]
+    options = ["-Xmx256m", *QUICK, f"-Dlog4j.configurationFile={configuration}"]
     with java_program(PROGRAM, version, options, [], directory / "java-admin.log") as program:
         yield JavaAdmin(program)

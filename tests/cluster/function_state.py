@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 
-from tests.cluster.java_programs import JavaProgram, java_program
+from tests.cluster.java_programs import QUICK, JavaProgram, java_program
 
 _LOG = "function-state.log"
 
@@ -41,7 +41,7 @@ def function_state(addresses: ClusterAddresses, directory: Path) -> Iterator[Fun
     """
     program = Path(__file__).with_name("FunctionState.java")
     zookeeper = addresses.metadata_store_url.removeprefix("zk:")
-    with java_program(program, addresses.version, ["-Xmx256m"], [zookeeper], directory / _LOG) as java:
+    with java_program(program, addresses.version, ["-Xmx256m", *QUICK], [zookeeper], directory / _LOG) as java:
         state = FunctionState(java)
         state.put("counted", "17")
         yield state

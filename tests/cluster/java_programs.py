@@ -13,6 +13,9 @@ from pulsar_sidecar.local_cluster.spec import ClusterSpec
 
 from tests.cluster.patience import OPERATION_SECONDS
 
+QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Options of a JVM that ends within a minute."""
+
 _SHOWN = 5
 
 

@@ -29,7 +29,7 @@ from tests.cluster.cursor_rollovers import CursorRollovers
 from tests.cluster.deletion import BROKER_CONF
 from tests.cluster.every_kind import EVERY_KIND_CONF, Churn, EveryKind
 from tests.cluster.function_state import FunctionState, function_state
-from tests.cluster.java_programs import java_program
+from tests.cluster.java_programs import QUICK, java_program
 from tests.cluster.patience import OPERATION_SECONDS, NotInTime, until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import BROKERS, ClusterUnderTest
@@ -184,7 +184,7 @@ def run_transactions(setup: Setup, every_kind: EveryKind, directory: Path) -> No
     program = Path(__file__).with_name("Transactions.java")
     topic, addresses = every_kind.topic("transacted"), setup.cluster.addresses
     log = directory / "transactions.log"
-    with java_program(program, addresses.version, ["-Xmx128m"], [addresses.broker_service_url], log) as java:
+    with java_program(program, addresses.version, ["-Xmx128m", *QUICK], [addresses.broker_service_url], log) as java:
         java.write_line(f"{topic} in-transactions")
         assert java.read() == "done"
     used = setup.view.references()

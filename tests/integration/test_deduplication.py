@@ -17,7 +17,7 @@ from pulsar_sidecar.ownership.paths import cursor_path, ledger_path
 from pulsar_sidecar.ownership.references import cursor_references
 
 from tests.cluster.deduplication import BROKER_CONF, Setup, set_up
-from tests.cluster.java_programs import java_program
+from tests.cluster.java_programs import QUICK, java_program
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.sidecars import run_command
@@ -140,7 +140,7 @@ def test_a_replay_counts_the_markers_of_transactions_as_brokers_do(setup: Setup,
     with setup.namespace(deduplication=True) as namespace:
         topic = setup.topic(namespace)
         arguments = [addresses.broker_service_url]
-        with java_program(_TRANSACTIONS_PROGRAM, addresses.version, ["-Xmx128m"], arguments, log) as java:
+        with java_program(_TRANSACTIONS_PROGRAM, addresses.version, ["-Xmx128m", *QUICK], arguments, log) as java:
             java.write_line(f"{topic} in-transactions")
             assert java.read() == "done"
         setup.workload.unload(topic)
@@ -167,7 +167,7 @@ def test_messages_behind_an_open_transaction_are_not_taken_for_absent(setup: Set
         )
         assert run_command(*command).json["stored"] == 50
         arguments = [addresses.broker_service_url]
-        with java_program(_TRANSACTIONS_PROGRAM, addresses.version, ["-Xmx128m"], arguments, log) as java:
+        with java_program(_TRANSACTIONS_PROGRAM, addresses.version, ["-Xmx128m", *QUICK], arguments, log) as java:
             java.write_line(f"{topic} in-transactions")
             assert java.read() == "done"
             file.write_bytes(b"a line\n" * 70)

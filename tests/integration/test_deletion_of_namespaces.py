@@ -16,7 +16,7 @@ from pulsar_sidecar.ownership.paths import MANAGED_LEDGERS, PARTITIONED_TOPICS, 
 
 from tests.cluster.background import in_parallel, running_until
 from tests.cluster.deletion import Scene
-from tests.cluster.java_programs import java_program
+from tests.cluster.java_programs import QUICK, java_program
 from tests.cluster.patience import OPERATION_SECONDS, until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import BROKERS
@@ -290,7 +290,7 @@ def test_pending_acknowledgements_of_transactions_go_too(special_cluster: Cluste
         workload.create_namespace(namespace)
         addresses = cluster.addresses
         with java_program(
-            program, addresses.version, ["-Xmx128m"], [addresses.broker_service_url], tmp_path / "java.log"
+            program, addresses.version, ["-Xmx128m", *QUICK], [addresses.broker_service_url], tmp_path / "java.log"
         ) as java:
             java.write_line(f"persistent://{namespace}/orders in-transactions")
             assert java.read() == "done"

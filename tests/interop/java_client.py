@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.java_programs import JavaProgram, java_program
+from tests.cluster.java_programs import QUICK, JavaProgram, java_program
 from tests.cluster.patience import until
 
 PROGRAM = Path(__file__).with_name("JavaClient.java")
@@ -125,7 +125,7 @@ class JavaClient:
 @contextmanager
 def java_client(version: str, broker_service_url: str, directory: Path) -> Iterator[JavaClient]:
     """Yield a client of that version of Pulsar."""
-    options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dpulsar.allocator.exit_on_oom=true"]
+    options = ["-Xmx128m", *QUICK, "-Dpulsar.allocator.exit_on_oom=true"]
     log = directory / "java-client.log"
     with java_program(PROGRAM, version, options, [broker_service_url], log) as program:
         yield JavaClient(program, log)

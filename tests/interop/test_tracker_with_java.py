@@ -18,12 +18,13 @@ from pulsar_sidecar.features.delayed_index.snapshot import (
 from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION
 
 from tests.cluster.choosing import line_under_test, version_under_test
+from tests.cluster.java_programs import QUICK
 from tests.fakes.index_building import DUE, IndexToBuild, small_buckets
 from tests.interop.java_tracker import JavaTrackers, java_trackers
 from tests.interop.python_tracker import ERROR, UNKNOWN, plain_snapshot, python_answers
 from tests.interop.tracker_histories import history
 
-OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+OPTIONS = ("-Xmx256m", *QUICK)
 FEW = 100
 MANY = 5_000
 RARE = (2839,)
