@@ -136,7 +136,7 @@ def test_killed_at_any_moment_while_brokers_die(setup: Setup, tmp_path: Path, ro
     one = job(setup, tmp_path, 2 * RECORDS)
     rng = random.Random(rounds)
     command = [sys.executable, "-m", "pulsar_sidecar", *one.arguments, "--batch-size", "1000", "--rate", "8000"]
-    for number in range(4 * rounds):
+    for number in range(2 * rounds):
         owner = setup.owner(one.topic.partition(number % PARTITIONS))
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         if number == 0:
