@@ -16,7 +16,7 @@ from pulsar_sidecar.bootstrap.commands import command_line
 from pulsar_sidecar.bootstrap.exactly_once import publish_file
 from pulsar_sidecar.features.publishing.file_publisher import PublishStep, PublishSteps
 
-from tests.cluster.programs import run_program
+from tests.cluster.nursery import nursery
 
 KILLED = -signal.SIGKILL
 POINTS = tuple(f"{when}:{step.value}" for step in PublishStep for when in ("before", "after"))
@@ -63,7 +63,7 @@ class Ended:
 
 def publish_until(point: str, occurrence: int, arguments: Sequence[str]) -> Ended:
     """Run the command in its own process, which is killed at the point if it reaches it."""
-    ended = run_program("tests.cluster.failing_publisher", f"{point}:{occurrence}", *arguments, seconds=_SECONDS)
+    ended = nursery().run("tests.cluster.failing_publisher", f"{point}:{occurrence}", *arguments, seconds=_SECONDS)
     return Ended(ended.returncode, ended.stdout, ended.stderr)
 
 

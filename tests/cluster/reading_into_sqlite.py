@@ -17,7 +17,7 @@ from pathlib import Path
 from pulsar_sidecar.bootstrap.exactly_once import open_reader
 from pulsar_sidecar.features.publishing.reader import ExactlyOnceReader, ReadPosition
 
-from tests.cluster.programs import run_program
+from tests.cluster.nursery import nursery
 
 _IDLE_SECONDS = 5
 SCHEMA = """
@@ -66,7 +66,7 @@ def apply(
 
 def killed_after(steps: int, broker_service_url: str, topic: str, database: Path) -> bool:
     """Run the program in its own process, killed after ``steps``; return False if it reached the topic's end."""
-    ended = run_program("tests.cluster.reading_into_sqlite", broker_service_url, topic, database, str(steps))
+    ended = nursery().run("tests.cluster.reading_into_sqlite", broker_service_url, topic, str(database), str(steps))
     assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
     return ended.returncode != 0
 

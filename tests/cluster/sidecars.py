@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -225,15 +224,7 @@ class SidecarProcess(SidecarClient):
 
 def run_command(*arguments: str, **environment: str) -> CommandAnswer:
     """Run ``pulsar-sidecar ...`` in a process, with these additional environment variables."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "pulsar_sidecar", *arguments],
-        cwd=PROJECT,
-        env=inherited_environment() | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_SECONDS,
-    )
+    ended = nursery().run("pulsar_sidecar", *arguments, environment=inherited_environment() | environment)
     return CommandAnswer(ended.returncode, ended.stdout, ended.stderr)
 
 

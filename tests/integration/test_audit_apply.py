@@ -26,7 +26,7 @@ from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path, re
 from tests.cluster.choosing import PROJECT
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import PATIENCE_SECONDS, until
-from tests.cluster.sidecars import BASE
+from tests.cluster.sidecars import BASE, run_command
 from tests.cluster.topics import TopicLedgers
 from tests.unit.audit.findings import orphan
 from tests.unit.audit.written import write_audit
@@ -68,18 +68,16 @@ class Application:
     def command(self, *more: str) -> list[str]:
         addresses = self._scene.cluster.addresses
         return [
-            sys.executable, "-m", "pulsar_sidecar", "audit", "apply", str(self._directory), "--format", "json",
+            "audit", "apply", str(self._directory), "--format", "json",
             "--execute", "--plan", self.plan,
             "--metadata-store-url", addresses.metadata_store_url, "--broker-service-url", addresses.broker_service_url,
             *more,
         ]  # fmt: skip
 
     def run(self, *more: str) -> dict[str, Any]:
-        ran = subprocess.run(
-            self.command(*more), capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS, cwd=PROJECT
-        )
-        assert ran.returncode == 0, ran.stderr
-        return json.loads(ran.stdout)
+        ran = run_command(*self.command(*more))
+        assert ran.exit_code == 0, ran.stderr
+        return ran.json
 
     def done_rows(self) -> int:
         node = self._scene.workload.store.read(progress_path(self.plan))
@@ -88,9 +86,8 @@ class Application:
     def begin_and_kill(self) -> None:
         """Kill it as soon as more rows are done than before; others are on their way then."""
         before = self.done_rows()
-        with subprocess.Popen(
-            self.command("--rate", "500"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=PROJECT
-        ) as process:
+        command = [sys.executable, "-m", "pulsar_sidecar", *self.command("--rate", "500")]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=PROJECT) as process:
             until(lambda: self.done_rows() > before or process.poll() is not None, f"more than {before} rows are done")
             process.send_signal(signal.SIGKILL)
             process.wait(PATIENCE_SECONDS)
@@ -225,6 +222,6 @@ def test_a_plan_for_another_cluster_or_not_approved_sends_nothing(scene: Scene, 
         (other, "not the approved one"),
         (application.command("--max-age-hours", "0"), "older than"),
     ):
-        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
-        assert (ran.returncode, message in ran.stderr) == (1, True), ran.stderr
+        ran = run_command(*command)
+        assert (ran.exit_code, message in ran.stderr) == (1, True), ran.stderr
     assert list(application.messages()) == []

@@ -3,8 +3,6 @@
 import itertools
 import random
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -45,6 +43,7 @@ from tests.cluster.patience import OPERATION_SECONDS, until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.shadows import Shadows
+from tests.cluster.sidecars import run_command
 from tests.cluster.topics import Workload
 from tests.made_audits import dumped_nodes
 
@@ -88,14 +87,9 @@ class QuietCluster:
     def take(self, *arguments: str) -> Path:
         """Run a command that must succeed; its directory."""
         directory = self._new_directory()
-        ran = sidecar(*arguments, "--output", str(directory))
-        assert ran.returncode == 0, ran.stderr
+        ran = run_command(*arguments, "--output", str(directory))
+        assert ran.exit_code == 0, ran.stderr
         return directory
-
-
-def sidecar(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pulsar_sidecar", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=OPERATION_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -336,8 +330,8 @@ def test_failures_leave_nothing(quiet: QuietCluster, tmp_path: Path) -> None:
     made = tmp_path / "made"
     made.mkdir()
     for code, *command in commands:
-        ran = sidecar(*command, "--output", str(made / "out"))
-        assert (ran.returncode, ran.stdout) == (code, ""), f"{command}: {ran.stderr}"
+        ran = run_command(*command, "--output", str(made / "out"))
+        assert (ran.exit_code, ran.stdout) == (code, ""), f"{command}: {ran.stderr}"
         assert "Traceback" not in ran.stderr
         assert ran.stderr.strip()
         assert list(made.iterdir()) == []

@@ -1,8 +1,6 @@
 """Verification of what real clients and brokers store: duplicates by construction are found, and nothing else is."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,10 +20,11 @@ from pulsar_sidecar.features.duplicates.verify import TopicResult, VerifiedTopic
 
 from tests.cluster.certificates import write_key_pair
 from tests.cluster.clients import PatientClient
-from tests.cluster.java_programs import java_program
-from tests.cluster.patience import OPERATION_SECONDS, until
+from tests.cluster.java_programs import QUICK, java_program
+from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
+from tests.cluster.sidecars import run_command
 from tests.cluster.topics import unique
 
 DUPLICATE, REUSED, REPEATED, GOING_BACK, EPOCH = FindingKind
@@ -168,13 +167,14 @@ def test_transactions_are_distinguished_from_their_markers(special_cluster: Clus
     topic = new_topic()
     with special_cluster(broker_conf={"transactionCoordinatorEnabled": "true"}) as cluster:
         addresses, log = cluster.addresses, tmp_path / "java.log"
-        with java_program(program, addresses.version, ["-Xmx128m"], [addresses.broker_service_url], log) as java:
+        url = addresses.broker_service_url
+        with java_program(program, addresses.version, ["-Xmx128m", *QUICK], [url], log) as java:
             java.write_line(f"{topic} in-transactions")
             assert java.read() == "done"
         found = verified(cluster, topic)
         url = addresses.metadata_store_url
         extract = ["public/default", "--output", str(tmp_path / "extract"), "--metadata-store-url", url]
-        ran = sidecar("deduplication", "extract", *extract, "--format", "json")
+        ran = run_command("deduplication", "extract", *extract, "--format", "json")
         assert json.loads(ran.stdout)["unseen"] == {}, "what a subscription notes of transactions is no message"
     # Four messages in transactions, of which two are committed, one is aborted and one is open. A coordinator that had
     # no answer in time ends a transaction again, and the broker writes one more marker.
@@ -192,16 +192,16 @@ def test_the_command(cluster: ClusterUnderTest, client: PatientClient) -> None:
     arguments = ["deduplication", "verify", topic, "--metadata-store-url", cluster.addresses.metadata_store_url]
     publish(client, f"{topic}-partition-0", range(5))
     publish(client, f"{topic}-partition-1", range(5))
-    clean = sidecar(*arguments)
-    assert (clean.returncode, clean.stdout.count("clean")) == (0, 2), clean.stderr
+    clean = run_command(*arguments)
+    assert (clean.exit_code, clean.stdout.count("clean")) == (0, 2), clean.stderr
     publish(client, f"{topic}-partition-1", range(3, 4))
-    found = sidecar(*arguments, "--output", "json")
-    assert found.returncode == 2, found.stderr
+    found = run_command(*arguments, "--output", "json")
+    assert found.exit_code == 2, found.stderr
     document = json.loads(found.stdout)
     assert [partition["verdict"] for partition in document["partitions"]] == ["clean", "findings"]
     assert [finding["sequenceId"] for finding in document["partitions"][1]["findings"]] == [3]
-    gone = sidecar("deduplication", "verify", f"{topic}-gone", "--metadata-store-url", arguments[-1])
-    assert (gone.returncode, "there is no topic" in gone.stderr) == (1, True)
+    gone = run_command("deduplication", "verify", f"{topic}-gone", "--metadata-store-url", arguments[-1])
+    assert (gone.exit_code, "there is no topic" in gone.stderr) == (1, True)
 
 
 def test_an_extract_of_a_namespace_holds_what_was_published(
@@ -214,8 +214,8 @@ def test_an_extract_of_a_namespace_holds_what_was_published(
     publish(client, first, range(1, 101), batching_enabled=True)
     publish(client, second, range(1, 11), batching_enabled=False, compression_type=pulsar.CompressionType.ZSTD)
     arguments = ["--output", str(tmp_path / "extract"), "--metadata-store-url", cluster.addresses.metadata_store_url]
-    ran = sidecar("deduplication", "extract", namespace, *arguments, "--format", "json")
-    assert ran.returncode == 0, ran.stderr
+    ran = run_command("deduplication", "extract", namespace, *arguments, "--format", "json")
+    assert ran.exit_code == 0, ran.stderr
     summary = json.loads(ran.stdout)
     assert summary["topics"] >= 2, "and brokers' own topics of the namespace"
     assert (summary["messages"], summary["unseen"]) == (110, {})
@@ -225,9 +225,4 @@ def test_an_extract_of_a_namespace_holds_what_was_published(
         *((second, sequence_id) for sequence_id in range(1, 11)),
     ]
     assert {row["payload_state"] for row in rows} == {0}
-    assert sidecar("deduplication", "extract", "public/nobody", *arguments).returncode == 1
-
-
-def sidecar(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "pulsar_sidecar", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=OPERATION_SECONDS, check=False)
+    assert run_command("deduplication", "extract", "public/nobody", *arguments).exit_code == 1
