@@ -1,7 +1,8 @@
 """Rounds, seeds and counts of fault tests.
 
 A test that asks for ``rng`` runs once for each round, with an rng that depends on the session's seed, the test
-and the round alone. A round that once failed is kept as ``@pytest.mark.replays("<seed>", <round>)``: it runs always.
+and the round alone. A round that once failed is kept as ``@pytest.mark.replays("<seed>", <round>)``: it runs always, and
+alone where one round is asked for.
 
     pytest tests/faults --fault-rounds 20 --fault-seed 4711
 
@@ -59,7 +60,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "fault_round" in metafunc.fixturenames:
         kept = [Round(*mark.args) for mark in metafunc.definition.iter_markers("replays")]
         seed = metafunc.config.stash[_tally].seed
-        rounds = [Round(seed, number) for number in range(metafunc.config.getoption("--fault-rounds"))]
+        count = metafunc.config.getoption("--fault-rounds")
+        rounds = [] if kept and count == 1 else [Round(seed, number) for number in range(count)]
         names = [f"{each.seed}.{each.number}" for each in kept] + [f"round-{each.number}" for each in rounds]
         metafunc.parametrize("fault_round", kept + rounds, ids=names)
 
