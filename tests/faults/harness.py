@@ -1,8 +1,8 @@
 """Rounds, seeds and counts of fault tests.
 
 A test that asks for ``rng`` runs once for each round, with an rng that depends on the session's seed, the test
-and the round alone. A round that once failed is kept as ``@pytest.mark.replays("<seed>", <round>)``: it runs always, and
-alone where one round is asked for.
+and the round alone. A round that once failed is kept as ``@pytest.mark.replays("<seed>", <round>)``: it runs always,
+and alone where one round is asked for.
 
     pytest tests/faults --fault-rounds 20 --fault-seed 4711
 
