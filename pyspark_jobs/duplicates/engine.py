@@ -1,8 +1,8 @@
 """Search for duplicates as a Spark plan: joins of rows, and the tables that it writes.
 
 The driver's data grows neither with the messages nor with their faults, except for the ids of a bounded number of
-suspects. Everything else is Spark's windows and sums, which spill: row groups' sums are joined by producer, and
-suspects with stored rows by their ids, of which a producer has many.
+suspects. Row groups' sums are joined by producer in Spark's windows and sums, which spill; suspects and stored rows
+meet as packed parts by their ids, of which a producer has many, and a worker holds one part at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,9 +11,11 @@ from functools import reduce
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 from pulsar_sidecar.features.duplicates.extracts.judging import (
     COUNTED_AS,
     KINDS,
+    MOST_IDS_HELD,
     SUMMED,
     UNPROVEN,
     demand_counted,
@@ -33,7 +35,6 @@ from pulsar_sidecar.features.duplicates.extracts.tables import (
     LEDGERS,
     PRODUCERS,
     SUMMARIES,
-    SUSPECTS,
     TOPIC_PARTS,
     TOPICS,
     UNSEEN,
@@ -51,7 +52,8 @@ from pyspark_jobs.duplicates import tasks
 from pyspark_jobs.running.directories import Directory, Rows, groups_on_disk, numbers_of
 from pyspark_jobs.running.tasks import by_key, first_rows, mapped, spark_schema, unpacked
 
-_MOST_IDS_HELD: Final = 4_000_000
+_MESSAGES_OF_A_PART: Final = 250_000
+_ID_BYTES: Final = 8
 _SUMMED: Final = ("messages", "transactional", "unopened", "unopened_batches")
 _OF_TOPICS: Final = ("messages", "unopened_batches")
 _FIRST: Final = ("first_sequence_id", "first_publish_ms")
@@ -81,40 +83,44 @@ class SparkEngine:
     @contextmanager
     def write(self) -> Iterator[WrittenTables]:
         """See `DuplicatesEngine.write`."""
-        looks = self._keep(mapped(numbers_of(self._spark, self._groups), tasks.LOOKS, tasks.look, self._groups))
-        parts = mapped(looks.where(F.col("tag") == tasks.PART), TOPIC_PARTS, unpacked)
-        demand_order([row["topic"] for row in _out_of_order(parts).limit(1).collect()])
-        summaries = self._keep(_carried(mapped(looks.where(F.col("tag") == tasks.SUMMARY), SUMMARIES, unpacked)))
+        looks = self._keep(mapped(numbers_of(self._spark, self._groups), tasks.PACKED, tasks.look, self._groups))
+        topic_parts = _unpacked(looks, tasks.PART, TOPIC_PARTS)
+        demand_order([row["topic"] for row in _out_of_order(topic_parts).limit(1).collect()])
+        summaries = self._keep(_carried(_unpacked(looks, tasks.SUMMARY, SUMMARIES)))
         doubtful = summaries.where("is_suspect")
-        suspects = self._keep(by_key(doubtful, "row_group", SUSPECTS, tasks.look_again, self._groups))
-        findings = self._keep(self._findings(summaries, suspects))
-        producers = self._keep(_producers(summaries, suspects, findings))
-        topics = self._keep(self._topics(parts, producers))
+        parts = _sum(doubtful, "messages") // _MESSAGES_OF_A_PART + 1
+        again = self._keep(by_key(doubtful, "row_group", tasks.PACKED, tasks.look_again, self._groups, parts))
+        judged = self._keep(self._judged(summaries, again, parts))
+        counts = _unpacked(judged, tasks.COUNT, tasks.COUNTS)
+        producers = self._keep(_producers(summaries, _unpacked(again, tasks.LOOKED, tasks.RANGES), counts))
+        topics = self._keep(self._topics(topic_parts, producers))
+        findings = _unpacked(judged, tasks.FINDING, FINDINGS)
         for table, rows in (("findings", findings), ("producers", producers), ("topics", topics)):
             rows.write.option("compression", "zstd").parquet(self._output.below(table))
         self._output.clean()
         files = self._output.digests(sorted(self._output.tables()))
-        yield WrittenTables(
-            self._output, files, _counts(findings, producers, topics), _shown(findings, producers, topics)
-        )
+        first = _unpacked(judged, tasks.FIRST, FINDINGS)
+        yield WrittenTables(self._output, files, _counts(producers, topics), _shown(first, producers, topics))
 
     def _keep(self, frame: DataFrame) -> DataFrame:
         self.kept.callback(frame.persist(StorageLevel.MEMORY_AND_DISK).unpersist)
         return frame
 
-    def _findings(self, summaries: DataFrame, suspects: DataFrame) -> DataFrame:
-        rows = suspects.where("row is not null")
-        ids = _held_ids(rows)
+    def _judged(self, summaries: DataFrame, again: DataFrame, parts: int) -> DataFrame:
+        """Bring suspects and all rows with their ids together, part by part."""
+        ids = _held_ids(again)
         if ids is not None and not len(ids):
-            return self._spark.createDataFrame([], spark_schema(FINDINGS))
-        least, greatest = F.min("sequence_id").alias("least"), F.max("sequence_id").alias("greatest")
-        bounds = rows.groupBy(*NAMES).agg(least, greatest).alias("bounds")
+            return self._spark.createDataFrame([], spark_schema(tasks.PACKED))
+        least, greatest = F.min("least").alias("least"), F.max("greatest").alias("greatest")
+        ranges = _unpacked(again, tasks.LOOKED, tasks.RANGES)
+        bounds = ranges.groupBy(*NAMES).agg(least, greatest).alias("bounds")
         same = [F.col(f"summaries.{name}").eqNullSafe(F.col(f"bounds.{name}")) for name in NAMES]
         may_have = F.expr("lowest <= greatest and highest >= least")
         joined = summaries.alias("summaries").join(bounds, reduce(Column.__and__, [*same, may_have]))
         wanted = joined.select("summaries.*", "least", "greatest")
-        stored = by_key(wanted, "row_group", SUSPECTS, tasks.look_for_ids, self._groups, ids)
-        return mapped(_compared(rows.union(stored)), FINDINGS, tasks.judge)
+        stored = by_key(wanted, "row_group", tasks.PACKED, tasks.look_for_ids, self._groups, ids, parts)
+        suspects = again.where(F.col("tag") == tasks.SUSPECT)
+        return by_key(suspects.union(stored), "part", tasks.PACKED, tasks.judge)
 
     def _topics(self, parts: DataFrame, producers: DataFrame) -> DataFrame:
         ledgers, unseen = self._table("ledgers", LEDGERS), self._table("unseen", UNSEEN)
@@ -165,15 +171,11 @@ def _out_of_order(parts: DataFrame) -> DataFrame:
     return checked.where("not in_order or not is_behind").select("topic").orderBy("topic")
 
 
-def _producers(summaries: DataFrame, suspects: DataFrame, findings: DataFrame) -> DataFrame:
-    kinds = {
-        name: F.when(F.col("finding") == kind.value, 1).otherwise(0)
-        for name, kind in zip(COUNTED_AS, KINDS, strict=True)
-    }
+def _producers(summaries: DataFrame, ranges: DataFrame, counts: DataFrame) -> DataFrame:
     parts = [
-        _part(summaries, ("row_group", *_SUMMED, "gaps", *_FIRST, *_LAST, "highest"), {}),
-        _part(suspects.where("gaps is not null"), ("gaps",), {}),
-        _part(findings, (), kinds),
+        _part(summaries, ("row_group", *_SUMMED, "gaps", *_FIRST, *_LAST, "highest")),
+        _part(ranges, ("gaps",)),
+        _part(counts, COUNTED_AS),
     ]
     sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in (*_SUMMED, "gaps", *COUNTED_AS)]
     firsts = [F.min_by(name, "row_group").alias(name) for name in _FIRST]
@@ -182,58 +184,53 @@ def _producers(summaries: DataFrame, suspects: DataFrame, findings: DataFrame) -
     return grouped.agg(*sums, *firsts, *lasts, F.max("highest").alias("highest")).select(*PRODUCERS.names)
 
 
-def _part(rows: DataFrame, names: Sequence[str], more: dict[str, Column]) -> DataFrame:
+def _part(rows: DataFrame, names: Sequence[str]) -> DataFrame:
     every = ("row_group", *_SUMMED, "gaps", *_FIRST, *_LAST, "highest", *COUNTED_AS)
-    there = {**{name: F.col(name) for name in names}, **more}
-    return rows.select(*NAMES, *(there.get(name, F.lit(None)).cast("bigint").alias(name) for name in every))
+    columns = ((F.col(name) if name in names else F.lit(None)).cast("bigint").alias(name) for name in every)
+    return rows.select(*NAMES, *columns)
 
 
 def _topic_sums(table: DataFrame, **sums: Column) -> DataFrame:
     return table.select("topic", *(sums.get(name, F.lit(0)).cast("bigint").alias(name) for name in SUMMED))
 
 
-# --- suspects ------------------------------------------------------------------------------------------------------
+# --- packed rows ---------------------------------------------------------------------------------------------------
 
 
-def _held_ids(suspects: DataFrame) -> Numbers | None:
-    """Return all fingerprints, ascending; None if there are too many to hold."""
-    if suspects.count() > _MOST_IDS_HELD:
-        return None
-    found: Numbers = np.unique(suspects.select("fingerprint").toArrow().column(0).to_numpy())
+def _unpacked(packed: DataFrame, tag: str, schema: pa.Schema) -> DataFrame:
+    return mapped(packed.where(F.col("tag") == tag), schema, unpacked)
+
+
+def _sum(rows: DataFrame, column: str) -> int:
+    found: int = rows.agg(F.coalesce(F.sum(column), F.lit(0))).collect()[0][0]
     return found
 
 
-def _compared(rows: DataFrame) -> DataFrame:
-    """Join suspects with the first rows of their ids, among rows with these ids; a suspect may occur twice."""
-    by_id = Window.partitionBy(*NAMES, "sequence_id")
-    by_payload = Window.partitionBy(*NAMES, "sequence_id", "is_read", "payload_hash")
-    place = F.struct("row", *PLACE)
-    first = {
-        "any": F.min(place).over(by_id),
-        "same": F.when(F.col("is_read"), F.min(place).over(by_payload)),
-    }
-    unread = F.min(F.when(~F.col("is_read"), F.col("row"))).over(by_id)
-    beside = rows.select("*", unread.alias("unread_row"), *(each.alias(name) for name, each in first.items()))
-    firsts = [F.col(f"{which}.{name}").alias(f"{which}_{name}") for which in first for name in ("row", *PLACE)]
-    return beside.where("highest is not null").select("*", *firsts).select(*tasks.COMPARED)
+def _held_ids(again: DataFrame) -> Numbers | None:
+    """Return all suspects' fingerprints, ascending; None if there are too many to hold."""
+    written = again.where(F.col("tag") == tasks.IDS).select("content", F.length("content").alias("bytes"))
+    if _sum(written, "bytes") > _ID_BYTES * MOST_IDS_HELD:
+        return None
+    ids = [np.frombuffer(bytes(row["content"]), np.int64) for row in written.toLocalIterator()]
+    return np.unique(np.concatenate([np.zeros(0, np.int64), *ids]))
 
 
 # --- results -------------------------------------------------------------------------------------------------------
 
 
-def _counts(findings: DataFrame, producers: DataFrame, topics: DataFrame) -> DuplicateCounts:
-    of_kinds = {row["finding"]: row["count"] for row in findings.groupBy("finding").count().collect()}
+def _counts(producers: DataFrame, topics: DataFrame) -> DuplicateCounts:
     names = ("rows", "markers", "messages", "producers", "unopened_batches")
     sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names]
     wrong = F.count_if(F.col("findings") > 0).alias("wrong")
     unproven = F.count_if(reduce(Column.__add__, map(F.col, UNPROVEN)) > 0).alias("unproven")
     of_topics = topics.agg(*sums, wrong, unproven).collect()[0]
-    gaps = producers.agg(F.coalesce(F.sum("gaps"), F.lit(0))).collect()[0][0]
+    counted = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("gaps", *COUNTED_AS)]
+    gaps, *of_kinds = producers.agg(*counted).collect()[0]
     return DuplicateCounts(
         topics_with_findings=of_topics["wrong"],
         topics_not_proven=of_topics["unproven"],
         gaps=gaps,
-        findings={kind.value: of_kinds.get(kind.value, 0) for kind in KINDS},
+        findings={kind.value: count for kind, count in zip(KINDS, of_kinds, strict=True)},
         **{name: of_topics[name] for name in names},
     )
 

@@ -61,9 +61,9 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # as is usual
 
 from pyspark_jobs.orphan_ledgers import first_pass, tasks
-from pyspark_jobs.orphan_ledgers.forms import NO_IDS, PackedIds, group_by_tag, union
+from pyspark_jobs.orphan_ledgers.forms import NO_IDS, PackedIds, union
 from pyspark_jobs.running.directories import Directory, Rows
-from pyspark_jobs.running.tasks import by_key, first_rows, mapped, spark_schema, unpack, unpacked
+from pyspark_jobs.running.tasks import by_key, first_rows, group_by_tag, mapped, spark_schema, unpack, unpacked
 
 _MOST_PACKED_BYTES = 128 * 1024 * 1024
 """Largest sets of ids that the driver and every worker hold in memory, so that only rows of these ledgers are shuffled.

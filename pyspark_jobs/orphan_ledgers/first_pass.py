@@ -27,14 +27,8 @@ from pulsar_sidecar.reports.schemas import schema_of
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # as is usual
 
-from pyspark_jobs.orphan_ledgers.forms import (
-    IdSets,
-    pack_shares,
-    ranges_of_ledgers,
-    shares_of_ledgers,
-    shares_of_topics,
-)
-from pyspark_jobs.running.tasks import About, Batches, Task
+from pyspark_jobs.orphan_ledgers.forms import IdSets, ranges_of_ledgers, shares_of_ledgers, shares_of_topics
+from pyspark_jobs.running.tasks import About, Batches, Task, pack_shares
 
 IDS, SINGLE_IDS, LISTED, DUMPED = "ids", "single ids", "listed", "dumped"
 USAGE, LOADED, OTHER, UNSIZED = "usage", "loaded", "other", "unsized"

@@ -1,4 +1,4 @@
-"""Encoding of rows and ids between Spark's tasks.
+"""Encoding of ids, and shares of rows, between Spark's tasks.
 
 Each row costs Spark microseconds whenever it is kept, filtered or grouped. So rows travel as Arrow batches, each a
 single value, and ids as sets. Rows to be joined are packed by shares: all rows of a topic, or of a ledger, are in the
@@ -15,8 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pulsar_sidecar.features.audit.arrays import Ids, Mask, Numbers, distinct
 
-from pyspark_jobs.running.tasks import pack
-
 NO_IDS: Numbers = np.zeros(0, np.int64)
 
 _RANGE_BITS = 20
@@ -27,13 +25,7 @@ _DENSE = _RANGE // 32
 _MOST_HELD = 1 << 22
 
 
-# --- batches -------------------------------------------------------------------------------------------------------
-
-
-def pack_shares(batch: pa.RecordBatch, shares: Numbers) -> Iterator[tuple[int, bytes]]:
-    """Yield the rows of each share, without empty shares."""
-    for share in np.unique(shares).tolist():
-        yield share, pack(batch.filter(pa.array(shares == share)))
+# --- shares --------------------------------------------------------------------------------------------------------
 
 
 def shares_of_ledgers(ids: Numbers, count: int) -> Numbers:
@@ -52,14 +44,6 @@ def shares_of_topics(topics: pa.Array, count: int) -> Numbers:
     hashed = [zlib.crc32(topic.encode()) % count for topic in encoded.dictionary.to_pylist()]
     found: Numbers = pa.array(hashed, pa.int64()).take(encoded.indices).fill_null(0).to_numpy()
     return found
-
-
-def group_by_tag(share: pa.Table, *tags: str) -> dict[str, list[bytes]]:
-    """Return the packed content of each of these tags."""
-    packed: dict[str, list[bytes]] = {tag: [] for tag in tags}
-    for row in share.select(["tag", "content"]).to_pylist():
-        packed[row["tag"]].append(row["content"])
-    return packed
 
 
 # --- ids -----------------------------------------------------------------------------------------------------------

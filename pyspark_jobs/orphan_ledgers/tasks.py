@@ -55,14 +55,12 @@ from pyspark_jobs.orphan_ledgers import first_pass
 from pyspark_jobs.orphan_ledgers.forms import (
     IdSets,
     PackedIds,
-    group_by_tag,
-    pack_shares,
     shares_of_ledgers,
     shares_of_topics,
     union,
     write_ids,
 )
-from pyspark_jobs.running.tasks import Batches, each_batch, pack, unpack, unpacked
+from pyspark_jobs.running.tasks import Batches, each_batch, group_by_tag, pack, pack_shares, unpack, unpacked
 
 COMPARED = schema_of("""
     candidates binary, missing binary, named binary, candidate_ledgers bigint, missing_ledgers bigint, part bigint,

@@ -6,6 +6,8 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 from zipimport import zipimporter
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pulsar_sidecar.reports.formatting import Row
 from pyarrow import ipc
@@ -85,6 +87,12 @@ def pack(batch: pa.RecordBatch) -> bytes:
     return written
 
 
+def pack_shares(batch: pa.RecordBatch, shares: npt.NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
+    """Yield the rows of each share, without empty shares."""
+    for share in np.unique(shares).tolist():
+        yield share, pack(batch.filter(pa.array(shares == share)))
+
+
 def unpack(packed: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
     """Yield the packed batches."""
     for each in packed:
@@ -96,3 +104,11 @@ def unpack(packed: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
 def unpacked(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yield the batches packed in the column ``content``."""
     return unpack(batch.column("content").to_pylist())
+
+
+def group_by_tag(share: pa.Table, *tags: str) -> dict[str, list[bytes]]:
+    """Return the packed content of each of these tags."""
+    packed: dict[str, list[bytes]] = {tag: [] for tag in tags}
+    for row in share.select(["tag", "content"]).to_pylist():
+        packed[row["tag"]].append(row["content"])
+    return packed

@@ -141,12 +141,14 @@ _ENGINES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--messages", type=int, default=10_000_000)
+    parser.add_argument("--shapes", type=int, nargs="+", default=range(len(_SHAPES)), help="by their places: 0 1 2")
     parser.add_argument("--engines", nargs="+", default=list(_ENGINES), choices=list(_ENGINES))
     parser.add_argument("--scratch", type=Path, default=None, help="where the made-up extracts lie meanwhile")
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:
-    return [_measured(title, shape, arguments) for title, shape in _SHAPES.items()]
+    shapes = list(_SHAPES.items())
+    return [_measured(*shapes[place], arguments) for place in arguments.shapes]
 
 
 def _measured(title: str, shape: tuple[int, int, float], arguments: argparse.Namespace) -> Table:

@@ -66,7 +66,8 @@ def _far_and_many() -> Iterator[None]:
 @contextmanager
 def _many_suspects() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(duplicates_engine, "_MOST_IDS_HELD", -1)
+        patch.setattr(duplicates_engine, "MOST_IDS_HELD", -1)
+        patch.setattr(duplicates_engine, "_MESSAGES_OF_A_PART", 7)
         yield
 
 

@@ -5,8 +5,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_jobs.orphan_ledgers.forms import IdSets, PackedIds, pack_shares, shares_of_ledgers, shares_of_topics
-from pyspark_jobs.running.tasks import pack, unpack
+from pyspark_jobs.orphan_ledgers.forms import IdSets, PackedIds, shares_of_ledgers, shares_of_topics
+from pyspark_jobs.running.tasks import pack, pack_shares, unpack
 
 ROWS = pa.schema([pa.field("topic", pa.string()), pa.field("ledger_id", pa.int64(), nullable=False)])
 Row = tuple[str | None, int]

@@ -141,7 +141,7 @@ def test_the_engine_finds_the_same_as_the_rules(
     topics = {topic: drawn(rows) for topic, rows in zip(TOPICS, (first, second), strict=True)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedded, "_SUSPECTS_OF_A_PART", limits[0])
-        patch.setattr(embedded, "_MOST_IDS_HELD", limits[1])
+        patch.setattr(embedded, "MOST_IDS_HELD", limits[1])
         summary, output = looked_through(MemoryExtract(topics, rows_of_a_group=rows_of_a_group))
     findings, producers = by_the_rules(topics)
     assert ordered(output.rows.get("findings", [])) == ordered(findings)

@@ -18,18 +18,17 @@ import pyarrow.compute as pc
 from pulsar_sidecar.features.duplicates.extracts.judging import (
     COUNTED_AS,
     KINDS,
+    MOST_IDS_HELD,
     SUMMED,
     UNPROVEN,
     demand_counted,
     demand_order,
-    earlier_rows,
-    findings_of,
+    judge_suspects,
     judge_topics,
     out_of_order,
 )
 from pulsar_sidecar.features.duplicates.extracts.results import DuplicateCounts
 from pulsar_sidecar.features.duplicates.extracts.row_groups import (
-    PLACE,
     SUMMARY_COLUMNS,
     SUSPECT_COLUMNS,
     Mask,
@@ -56,6 +55,7 @@ from pulsar_sidecar.features.duplicates.extracts.tables import (
     PRODUCERS,
     SCHEMAS,
     SUMMARIES,
+    SUSPECTS,
     TOPIC_PARTS,
     TOPIC_SUMS,
     TOPICS,
@@ -72,8 +72,6 @@ Columns = Mapping[str, npt.NDArray[np.generic]]
 _SUSPECTS_OF_A_PART: Final = 1_000_000
 _MOST_PARTS: Final = 256
 """Each part keeps two files open, and many systems allow a process 1,024."""
-_MOST_IDS_HELD: Final = 16_000_000
-_COMPARED: Final = ("producer", "sequence_id", "row", "payload_hash", "is_read")
 
 
 class ExtractTables(Protocol):
@@ -243,13 +241,13 @@ class EmbeddedEngine:
             of, sequence_id = _numbered(answer, numbers), answer.columns["sequence_id"]
             np.minimum.at(lowest, of, sequence_id)
             np.maximum.at(highest, of, sequence_id)
-            kept = {name: answer.columns[name] for name in ("row", "highest", "may_begin_epoch")}
+            kept = {name: answer.columns[name] for name in SUSPECTS.names}
             _put_aside(scratch, "suspects", parts, answer.columns["fingerprint"], kept)
             count += len(of)
-            if count <= _MOST_IDS_HELD:
+            if count <= MOST_IDS_HELD:
                 ids.append(answer.columns["fingerprint"])
         self._report(f"found {format_count(count, 'message')} whose sequence id does not rise; looking for their ids")
-        held = np.unique(np.concatenate(ids)) if count <= _MOST_IDS_HELD else None
+        held = np.unique(np.concatenate(ids)) if count <= MOST_IDS_HELD else None
         return _Suspects(parts, lowest, highest, held)
 
     def _look_for_ids(self, summaries: _Summaries, suspects: _Suspects, scratch: Scratch) -> None:
@@ -321,30 +319,15 @@ def _judge(
     aside, stored = scratch.take(f"suspects-{part}"), scratch.take(f"stored-{part}")
     if aside is None or stored is None:
         return
-    rows = {name: stored.column(name).to_numpy() for name in stored.schema.names}
-    order = np.argsort(rows["row"])
-    rows = {name: values[order] for name, values in rows.items()}
-    about = {name: aside.column(name).to_numpy() for name in aside.schema.names}
-    place = np.searchsorted(rows["row"], about["row"])
-    earlier = earlier_rows(place, *(rows[name] for name in _COMPARED))
-    first, same = (_places(rows["row"], each) for each in (earlier.any_payload, earlier.same_payload))
-    every, kinds, columns = findings_of(
-        {**{name: values[place] for name, values in rows.items()}, **about},
-        earlier,
-        {name: (rows[name][first], rows[name][same]) for name in PLACE},
+    of, kinds, columns = judge_suspects(
+        *({name: table.column(name).to_numpy() for name in table.schema.names} for table in (stored, aside))
     )
-    of = rows["producer"][place][every]
     np.add.at(found.counts, (of, kinds), 1)
     batch = ProducerRows(producers, of, columns).batch(FINDINGS)
     output.write("findings", batch)
     ascending = [(name, "ascending") for name in ORDER_OF_FINDINGS]
     together = pa.concat_tables([found.first, pa.Table.from_batches([batch])]).sort_by(ascending)
     found.first = together.slice(0, SHOWN_ROWS).combine_chunks()
-
-
-def _places(ascending: Numbers, numbers: Numbers) -> Numbers:
-    """Return the places of these numbers, and any place for absent ones."""
-    return np.minimum(np.searchsorted(ascending, numbers), len(ascending) - 1)
 
 
 # --- tables --------------------------------------------------------------------------------------------------------

@@ -17,22 +17,25 @@ from pulsar_sidecar.features.duplicates.verify import TopicResult
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.reports.formatting import format_count
 
-NOWHERE: Final = np.iinfo(np.int64).max
+_NOWHERE: Final = np.iinfo(np.int64).max
 KINDS: Final = tuple(FindingKind)
 COUNTED_AS: Final = ("duplicates", "reused", "repeated", "going_back", "epochs")
 """Columns of `tables.PRODUCERS` that count `KINDS`."""
 _MESSAGE_KINDS: Final = [kind.name.lower() for kind in MessageKind]
 _AS_THEY_ARE: Final = ("sequence_id", *PLACE, "publish_time_ms", "highest")
+_COMPARED: Final = ("producer", "sequence_id", "row", "payload_hash", "is_read")
 _DUPLICATE, _REUSED, _REPEATED, _GOING_BACK, _EPOCH = range(len(KINDS))
 
+MOST_IDS_HELD: Final = 16_000_000
+"""Most suspects whose ids, 128 MB, a process holds to choose the rows that have one of them."""
 SUMMED: Final = tuple(TOPIC_SUMS.names[1:])
 UNPROVEN: Final = ("unopened_batches", "unseen_ranges")
 """Sums that must be 0 for a topic to be proven clean."""
 
 
 @dataclass(frozen=True, slots=True)
-class FirstRows:
-    """First rows, of all rows, that have the id of each suspect; `NOWHERE` where there is none.
+class _FirstRows:
+    """First rows, of all rows, that have the id of each suspect; `_NOWHERE` where there is none.
 
     ``unread`` is the first whose payload was not read, ``same_payload`` whose payload was read and has the same hash.
     """
@@ -42,23 +45,23 @@ class FirstRows:
     same_payload: Numbers
 
 
-def earlier_rows(
+def _earlier_rows(
     places: Numbers, producer: Numbers, sequence_id: Numbers, row: Numbers, payload_hash: Numbers, is_read: Mask
-) -> FirstRows:
+) -> _FirstRows:
     """Return the rows to compare with the rows at these places, among stored rows in any order."""
     order = np.lexsort((row, payload_hash, ~is_read, sequence_id, producer))
     row, is_read = row[order], is_read[order]
     new_id = starts_of(producer[order]) | starts_of(sequence_id[order])
     new_payload = new_id | starts_of(payload_hash[order]) | starts_of(is_read)
-    unread = np.where(is_read, NOWHERE, row)
+    unread = np.where(is_read, _NOWHERE, row)
     found = (
         _least(row, new_id),
         _least(unread, new_id),
-        np.where(is_read, _least(row, new_payload), NOWHERE),
+        np.where(is_read, _least(row, new_payload), _NOWHERE),
     )
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
-    return FirstRows(*(each[back[places]] for each in found))
+    return _FirstRows(*(each[back[places]] for each in found))
 
 
 def _least(numbers: Numbers, is_start: Mask) -> Numbers:
@@ -70,34 +73,44 @@ def _least(numbers: Numbers, is_start: Mask) -> Numbers:
     return least
 
 
-def findings_of(
-    suspects: Mapping[str, Any], earlier: FirstRows, places: Mapping[str, tuple[Numbers, Numbers]]
+def judge_suspects(
+    stored: Mapping[str, Any], suspects: Mapping[str, Any]
 ) -> tuple[Numbers, Numbers, dict[str, pa.Array]]:
-    """Return the suspects' positions and `KINDS`, and the columns of `tables.FINDINGS` without the producers.
+    """Return each finding's producer, its place in `KINDS`, and the columns of `tables.FINDINGS` without producers.
 
-    Each suspect is one finding, and another where it begins an epoch. ``suspects`` has columns of `tables.SUSPECTS`,
-    and ``places`` has those of the places of ``earlier.any_payload`` and ``earlier.same_payload``.
+    Each suspect is one finding, and another where it begins an epoch. ``stored`` has columns of `tables.STORED`, with
+    numbers in place of producers' names, for all rows that have the id of a suspect; ``suspects`` of `tables.SUSPECTS`.
     """
-    row = suspects["row"]
-    kind = np.where(earlier.unread < row, _REPEATED, _REUSED)
-    kind = np.where(earlier.same_payload < row, _DUPLICATE, kind)
-    kind = np.where(suspects["is_read"], kind, _REPEATED)
-    kind = np.where(earlier.any_payload < row, kind, _GOING_BACK)
+    order = np.argsort(stored["row"])
+    rows = {name: values[order] for name, values in stored.items()}
+    place = np.searchsorted(rows["row"], suspects["row"])
+    earlier = _earlier_rows(place, *(rows[name] for name in _COMPARED))
+    about = {**{name: values[place] for name, values in rows.items()}, **suspects}
+    kind = _kinds(about, earlier)
     epochs = np.flatnonzero(suspects["may_begin_epoch"] & (kind != _DUPLICATE))
     every = np.append(np.arange(len(kind)), epochs)
     is_same, is_alone = (kind == _DUPLICATE)[every], (kind == _GOING_BACK)[every]
     is_alone[len(kind) :] = True
     kinds = np.append(kind, np.full(len(epochs), _EPOCH))
+    beside = np.where(is_same, earlier.same_payload[every], earlier.any_payload[every])
+    # A suspect without an earlier row is alone, and any place will do.
+    first = np.minimum(np.searchsorted(rows["row"], beside), max(len(order) - 1, 0))
     columns = {
         "finding": pa.array([each.value for each in KINDS]).take(pa.array(kinds)),
-        "message_kind": pa.array(_MESSAGE_KINDS).take(pa.array(suspects["message_kind"][every])),
-        **{name: pa.array(suspects[name][every]) for name in _AS_THEY_ARE},
-        **{
-            f"earlier_{name}": pa.array(np.where(is_same, same[every], any_payload[every]), mask=is_alone)
-            for name, (any_payload, same) in places.items()
-        },
+        "message_kind": pa.array(_MESSAGE_KINDS).take(pa.array(about["message_kind"][every])),
+        **{name: pa.array(about[name][every]) for name in _AS_THEY_ARE},
+        **{f"earlier_{name}": pa.array(rows[name][first], mask=is_alone) for name in PLACE},
     }
-    return every, kinds, columns
+    return about["producer"][every], kinds, columns
+
+
+def _kinds(suspects: Mapping[str, Any], earlier: _FirstRows) -> Numbers:
+    """Return the place in `KINDS` of each suspect."""
+    row = suspects["row"]
+    kind = np.where(earlier.unread < row, _REPEATED, _REUSED)
+    kind = np.where(earlier.same_payload < row, _DUPLICATE, kind)
+    kind = np.where(suspects["is_read"], kind, _REPEATED)
+    return np.where(earlier.any_payload < row, kind, _GOING_BACK)
 
 
 # --- topics --------------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ class ComparableRows:
             (chunk_id == NOT_CHUNKED) | (chunk_id == chunks - 1)
         )
         index = np.flatnonzero(is_compared)
-        producers, of = _producers(table, index)
+        producers, of = producers_of(table, index)
         if len(producers) > 1:
             # NumPy sorts numbers of 16 bits without comparisons.
             order = np.argsort(of.astype(np.uint16) if len(producers) < 1 << 16 else of, kind="stable")
@@ -135,7 +135,7 @@ def highest_before(numbers: Numbers, is_first: Mask) -> Numbers:
     return np.where(is_first, _LOWEST, before)
 
 
-def _producers(table: pa.Table, index: Numbers) -> tuple[list[TopicProducer], Numbers]:
+def producers_of(table: pa.Table, index: Numbers) -> tuple[list[TopicProducer], Numbers]:
     """Return the producers of some rows, and the producer of each row."""
     (topics, topic), (names, name), (clusters, cluster) = (_encoded(table, each) for each in NAMES)
     combined = (topic[index] * len(names) + name[index]) * (len(clusters) + 1) + cluster[index] + 1
@@ -237,7 +237,10 @@ def _reduced(operation: np.ufunc, values: Numbers, starts: Numbers) -> Numbers:
 def suspects_of(
     number: int, table: pa.Table, carried: Mapping[TopicProducer, ProducerState]
 ) -> tuple[ProducerRows, dict[TopicProducer, int]]:
-    """Return these producers' rows that do not rise, as `tables.SUSPECTS`, and the producers' numbers of gaps here."""
+    """Return these producers' rows that do not rise, and the producers' numbers of gaps here.
+
+    The rows have the columns of `tables.STORED` and `tables.SUSPECTS`, and ``fingerprint``.
+    """
     rows = ComparableRows.among(table)
     about = [carried.get(each) for each in rows.producers]
     is_known = np.array([each is not None for each in about], np.bool_)[rows.of]
@@ -274,9 +277,10 @@ def suspects_of(
 def rows_with_ids(
     number: int, table: pa.Table, bounds: Mapping[TopicProducer, tuple[int, int]], wanted: Numbers | None
 ) -> ProducerRows:
-    """Return these producers' rows with ids within the bounds and among ``wanted``, as `tables.SUSPECTS`.
+    """Return these producers' rows with ids within the bounds and among ``wanted``, as `tables.STORED`.
 
-    ``wanted`` are `fingerprints`, ascending; None for all. The result may contain a few more rows.
+    They have their ``fingerprint``, too. ``wanted`` are `fingerprints`, ascending; None for all. The result may contain
+    a few more rows.
     """
     rows = ComparableRows.among(table)
     nothing = (_HIGHEST, _LOWEST)
