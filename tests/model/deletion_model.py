@@ -6,6 +6,9 @@ two-phase topic deletion, whose broker may go on with a request that the sidecar
 slow, stop, or die between any two steps. Consumers look early, late, twice, and die between judging, deleting and
 acknowledging.
 
+Beside these, two brokers that may own the topic's bundle: an owner links the ledger late, trims it, and loses the
+bundle while the topic stays loaded. The consumer asks owners only, and reads again who they are (docs/decisions/0022).
+
 Time is counted in ticks of five minutes: the settle window and the delay of a retry are two of them.
 """
 
@@ -29,7 +32,7 @@ from pulsar_sidecar.features.ledger_deletion.second_phase.decide import (
 from pulsar_sidecar.model.ids import NodeVersion, OperationId
 from pulsar_sidecar.model.metadata import Guard
 
-from tests.unit.ledger_deletion.cases import NOW_MS, facts, record, stored
+from tests.unit.ledger_deletion.cases import LEDGER_ID, NOW_MS, facts, record, stored, view
 
 TICK_MS = 300_000
 IN_USE_WAIT_TICKS = 2
@@ -52,6 +55,7 @@ class Marker(Enum):
     CAS = "compare-and-set at the marked version"
     PLAIN = "plain PIP-186"
     OPERATION = "two-phase topic deletion"
+    OWNER = "a broker that trims, and may lose the bundle"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -71,12 +75,57 @@ class Rules:
     """Explored variant; the defaults are the service's own rules.
 
     ``patience`` is how many ticks a plain marker, or a broker at work, may take: less than the settle window.
+    Brokers' writes are ``versioned``, and owners are ``asked`` and ``reread``. ``late_stale_links``: a broker that has
+    lost the bundle may still link what it has not linked before the ledger reached its minimum age.
     """
 
     marker: Marker
     decide: Decide = decide
     list_first: bool = False
     patience: int = IN_USE_WAIT_TICKS - 1
+    versioned: bool = True
+    asked: bool = True
+    reread: bool = True
+    late_stale_links: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A broker's memory of the topic.
+
+    Attributes:
+        version: version of the node that its next write replaces.
+        names: whether its next write names the ledger.
+        reads: whether a reader has the ledger open.
+        stale: whether the broker has lost the bundle since it loaded the topic; nobody asks it then.
+    """
+
+    version: int
+    names: bool
+    reads: bool
+    stale: bool = False
+
+
+Ownership = tuple[int | None, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A consumer's question to owners.
+
+    Attributes:
+        ownership: the owner, and how often the bundle may still move, as they were read.
+        left: brokers that are still to be asked.
+        answer: the memory of the broker that has the topic loaded.
+        repeated: whether the owner was read again, and all brokers are asked.
+        loaded: whether the owner, at each reading of who it is, had the topic loaded.
+    """
+
+    ownership: Ownership
+    left: tuple[int, ...]
+    loaded: bool
+    answer: Loaded | None = None
+    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +148,12 @@ class State:
         changes: how often another process may still change the node.
         dead_letter: whether the record is on the dead-letter topic.
         broken: what must never happen has happened.
+        linked: whether the node has ever referenced the ledger.
+        owner: broker that owns the bundle.
+        brokers: each broker's memory of the topic, None where it is not loaded.
+        moves: how often the bundle may still be lost.
+        question: what a consumer is asking owners.
+        missed: a topic was loaded whenever its owner was read, is loaded now, and no broker was found to have it.
     """
 
     ledger: bool = True
@@ -116,6 +171,23 @@ class State:
     changes: int = 1
     dead_letter: bool = False
     broken: bool = False
+    linked: bool = True
+    owner: int | None = None
+    brokers: tuple[Loaded | None, ...] = (None, None)
+    moves: int = 0
+    question: Question | None = None
+    missed: bool = False
+
+    @property
+    def ownership(self) -> Ownership:
+        """What the node that names the bundle's owner tells, with its creation."""
+        return self.owner, self.moves
+
+    @property
+    def owner_loaded(self) -> Loaded | None:
+        """The owner's memory of the topic; None where it has not loaded it as the owner."""
+        held = None if self.owner is None else self.brokers[self.owner]
+        return None if held is None or held.stale else held
 
     @property
     def orphaned(self) -> bool:
@@ -132,6 +204,10 @@ class State:
         left.remove(copy)
         return replace(self, copies=tuple(left))
 
+    def with_broker(self, broker: int, held: Loaded | None) -> "State":
+        """Return the state with another memory of a broker."""
+        return replace(self, brokers=(*self.brokers[:broker], held, *self.brokers[broker + 1 :]))
+
 
 Steps = Iterator[tuple[str, State]]
 
@@ -139,6 +215,11 @@ Steps = Iterator[tuple[str, State]]
 def successors(state: State, rules: Rules) -> Steps:
     """Return everything that can happen next."""
     if state.broken:
+        return
+    if rules.marker is Marker.OWNER:
+        yield from _bundle(state, rules)
+        yield from _memories(state, rules)
+        yield from _asking_consumer(state, rules)
         return
     if rules.marker is Marker.OPERATION:
         yield from _operation(state, rules)
@@ -220,6 +301,96 @@ def _others(state: State) -> Steps:
         yield "the topic gains a ledger", replace(state, node=state.node + 1, changes=state.changes - 1)
 
 
+# --- brokers that may own the bundle ---------------------------------------------------------------------------------
+
+
+def late_link(moves: int) -> State:
+    """Return the start: the owner has made the ledger long ago, and has not linked it yet; there is a record of it."""
+    held = Loaded(0, names=True, reads=True)
+    return State(listed=False, linked=False, copies=(Copy(),), owner=0, brokers=(held, None), moves=moves)
+
+
+def _bundle(state: State, rules: Rules) -> Steps:
+    if state.owner is None:
+        for broker in range(len(state.brokers)):
+            yield f"broker {broker} takes the bundle", replace(state, owner=broker)
+    elif state.moves:
+        held = state.brokers[state.owner]
+        if held is not None:
+            names = held.names and (state.linked or rules.late_stale_links)
+            held = replace(held, stale=True, names=names)
+        lost = state.with_broker(state.owner, held)
+        yield "the owner loses the bundle", replace(lost, owner=None, moves=state.moves - 1)
+
+
+def _memories(state: State, rules: Rules) -> Steps:
+    for broker, held in enumerate(state.brokers):
+        if held is None:
+            # The weakest case: cursors' nodes are not written when a topic is loaded, the managed ledger's is.
+            if broker == state.owner:
+                loaded = Loaded(state.node, names=state.listed, reads=state.listed)
+                yield f"broker {broker} loads the topic", state.with_broker(broker, loaded)
+            continue
+        if held.stale:
+            yield f"broker {broker} closes the topic", state.with_broker(broker, None)
+        if held.reads and not held.names:
+            moved = state.with_broker(broker, replace(held, reads=False))
+            yield f"the reader on broker {broker} has read the ledger", moved
+        if held.names and (held.version == state.node or not rules.versioned):
+            yield from _write(state, broker, held)
+
+
+def _write(state: State, broker: int, held: Loaded) -> Steps:
+    written = replace(state, node=state.node + 1, linked=True)
+    name = f"{'stale ' if held.stale else ''}broker {broker}"
+    if state.listed:
+        trimmed = replace(held, version=written.node, names=False)
+        yield f"{name} trims the ledger", replace(written.with_broker(broker, trimmed), listed=False)
+    else:
+        linked = written.with_broker(broker, replace(held, version=written.node))
+        yield f"{name} links the ledger", replace(linked, listed=True, broken=not state.ledger)
+
+
+def _asking_consumer(state: State, rules: Rules) -> Steps:
+    question = state.question
+    if state.judged is not None:
+        yield from _carry_out(state, *state.judged)
+    elif question is None:
+        everyone = tuple(range(len(state.brokers)))
+        asked = everyone if state.owner is None else (state.owner,)
+        begun = Question(state.ownership, asked if rules.asked else (), state.owner_loaded is not None)
+        if state.copies:
+            yield "a consumer reads the owner", replace(state, question=begun)
+    elif question.left:
+        broker, *left = question.left
+        answer = state.owner_loaded if broker == state.owner else None
+        told = replace(question, left=tuple(left), answer=answer or question.answer)
+        yield f"broker {broker} is asked", replace(state, question=told)
+    elif question.answer is None and rules.reread and not question.repeated and state.ownership != question.ownership:
+        loaded = question.loaded and state.owner_loaded is not None
+        again = replace(question, left=tuple(range(len(state.brokers))), loaded=loaded, repeated=True)
+        yield "the owner has changed, all brokers are asked", replace(state, question=again)
+    else:
+        yield from _look_with_answer(state, question, rules)
+
+
+def _look_with_answer(state: State, question: Question, rules: Rules) -> Steps:
+    missed = rules.asked and question.loaded and question.answer is None and state.owner_loaded is not None
+    looking = replace(state, question=None, missed=missed)
+    (copy,) = state.copies
+    answer = question.answer
+    names = () if answer is None or not answer.names else (LEDGER_ID,)
+    reads = () if answer is None or not answer.reads else (LEDGER_ID,)
+    owner = None if answer is None else view(ledgers=dict.fromkeys(names, 1), ledgers_being_read=frozenset(reads))
+    verdict = rules.decide(replace(_facts(state, copy, rules.marker), owner=owner), POLICY)
+    if isinstance(verdict, Delete):
+        (guard,) = verdict.guards
+        yield "a consumer judges: delete", replace(looking, judged=(copy, guard.version))
+    else:
+        # The record stays, so that it is looked at again, however late.
+        yield "a consumer judges: not now", looking
+
+
 # --- consumers -------------------------------------------------------------------------------------------------------
 
 
@@ -277,6 +448,7 @@ def _facts(state: State, copy: Copy, marker: Marker) -> Facts:
         Marker.CAS: Mark(marked_version=NodeVersion(state.marked)),
         Marker.PLAIN: Mark(),
         Marker.OPERATION: Mark(operation_id=OperationId("op")),
+        Marker.OWNER: Mark(),
     }[marker]
     guard = Guard("/managed-ledgers/topic", NodeVersion(state.node))
     nothing = Unreferenced(() if state.node == GONE else (guard,))

@@ -10,7 +10,9 @@
  *   A1  A ledger is referenced for the first time before it reaches the age that the judgement asks for (`links`).
  *   A2  A plain marker, and a broker that works on a topic's deletion, has ended when the settle window ends
  *       (`windowEnds`; docs/decisions/0002-in-use-is-final.md says what remains).
- *   A3  A ledger that has left the list is not listed again: BookKeeper never gives an id twice.
+ *   A3  A ledger that has left the list is not listed again by a broker that has loaded the topic since: BookKeeper
+ *       never gives an id twice. One that has lost the topic's bundle before, and still has the topic loaded, writes
+ *       its own list at the version it knows (`staleWrites`), until a topic of the same name exists.
  *   A4  A node's version grows with every change while the node exists; one that is created again may have any version.
  *
  * Rules and assumptions are left out one at a time by `Omitted`; each must then have a counterexample.
@@ -33,6 +35,8 @@ var sig Linked in Ledger {}              // has ever been referenced
 var sig Young in Ledger {}               // not yet of the age at which a ledger of its kind and state may go
 var sig DeletedByUs in Ledger {}         // by a consumer, and not brought back since
 one sig Owner { var at: lone Version }   // the node that may reference the ledgers; none: there is no such topic
+one sig Stale { var knows: lone Version } // a broker that has lost the bundle and not closed the topic; none: closed
+var sig Remembered in Ledger {}          // in the list that it holds in memory
 
 // --- the first phase -------------------------------------------------------------------------------------------------
 
@@ -81,6 +85,7 @@ var sig SawRunning, SawYoung, SawWindowOver, SawReference in Consumer {}
 
 abstract sig Action {}
 one sig Nothing, Creates, Links, GrowsUp, ChangesOwner, ChangesLedger, TopicIsBorn, BringsBack,
+  BundleMoves, StaleWrites,
   Marks, Sends, SendsTwice, Shrinks, MarkerEnds, WindowEnds,
   OperationBegins, BrokerIsAsked, BrokerDeletesLedger, BrokerRemovesTopic, BrokerStops, OperationEnds,
   Looks, Compares, Judges, Decides, GivesUpForNow, Deletes, SendsAgain, KeepsOutcome, Acknowledges, Dies,
@@ -103,6 +108,7 @@ pred acknowledgeFirst { Acknowledges in Omitted }
 pred judgementNotKept { Judges in Omitted }
 pred inUseIsFinalAtOnce { Decides in Omitted }
 pred slowLinker { Links in Omitted }     // A1 does not hold
+pred writesAtAnyVersion { StaleWrites in Omitted }
 
 fun byConsumers: set Action {
   Looks + Compares + Judges + Decides + GivesUpForNow + Deletes + SendsAgain + KeepsOutcome + Acknowledges + Dies
@@ -123,8 +129,9 @@ pred frame {
 
     a in Creates + ChangesLedger + BringsBack + BrokerDeletesLedger + Deletes or node' = node
     a in Judges or kept' = kept
-    a in Links + ChangesOwner + TopicIsBorn + Shrinks + BrokerRemovesTopic or at' = at
-    a in Links + TopicIsBorn + Shrinks + BrokerRemovesTopic or Listed' = Listed
+    a in Links + ChangesOwner + TopicIsBorn + StaleWrites + Shrinks + BrokerRemovesTopic or at' = at
+    a in Links + TopicIsBorn + StaleWrites + Shrinks + BrokerRemovesTopic or Listed' = Listed
+    a in BundleMoves + StaleWrites + TopicIsBorn or (knows' = knows and Remembered' = Remembered)
     a in Links + TopicIsBorn or Linked' = Linked
     a in Creates + GrowsUp or Young' = Young
     a in BringsBack + Deletes or DeletedByUs' = DeletedByUs
@@ -187,7 +194,14 @@ pred changesLedger[l: Ledger] {
 pred topicIsBorn {
   no Owner.at and some Owner.at'
   Listed' in Young - Linked and Linked' = Linked + Listed'
+  no Stale.knows' and no Remembered'
   Reborn' = (some Running + Withdrawn => TopicDeletion else Reborn)
+}
+/** The new owner loads the topic; the former one keeps it loaded (docs/decisions/0022-owners-of-bundles-are-asked.md). */
+pred bundleMoves { some Owner.at and Stale.knows' = Owner.at and Remembered' = Listed }
+pred staleWrites {
+  some Stale.knows and (Stale.knows = Owner.at or writesAtAnyVersion)
+  ownerChanges and Listed' = Remembered and Stale.knows' = Owner.at' and Remembered' = Remembered
 }
 /** Undelete. */
 pred bringsBack[l: Ledger] {
@@ -337,6 +351,7 @@ pred redrives[r: Record, m: Message] { r in DeadLetter and DeadLetter' = DeadLet
 
 pred start {
   no DeletedByUs and Linked = Listed
+  no Stale.knows and no Remembered
   Listed + Young in node.Version and no Listed & Young
   no Owner.at implies no Listed
   no kept and no stage and no marked and no about and no phase
@@ -355,6 +370,8 @@ pred step {
     a = ChangesLedger implies changesLedger[l]
     a = TopicIsBorn implies topicIsBorn
     a = BringsBack implies bringsBack[l]
+    a = BundleMoves implies bundleMoves
+    a = StaleWrites implies staleWrites
     a = Marks implies marks[r]
     a = Sends implies sends[r, m]
     a = SendsTwice implies sendsTwice[r, m]
@@ -450,6 +467,8 @@ run without_the_age_check { Omitted = GrowsUp and not referencedStays }
   for 1 but 2 Version, 1 Int, exactly 8 steps expect 1
 run with_a_writer_slower_than_the_age { Omitted = Links and not referencedStays }
   for 1 but 2 Version, 1 Int, exactly 8 steps expect 1
+run with_a_stale_broker_that_compares_no_version { Omitted = StaleWrites and not referencedStays }
+  for 1 but 3 Version, 1 Int, exactly 10 steps expect 1
 run with_the_clock_read_last { Omitted = Looks and not referencedStays }
   for 1 but 2 Version, 1 Int, exactly 9 steps expect 1
 run with_the_message_acknowledged_first { Omitted = Acknowledges and not acknowledgedLast }
@@ -460,6 +479,11 @@ run with_in_use_final_at_the_first_look { Omitted = Decides and fair and not not
   for 1 but 2 Version, 1 Int, exactly 9 steps expect 1
 
 // What should be possible is.
+run judges_again_after_a_stale_broker_s_write {
+  no Omitted
+  eventually (Now.action = StaleWrites and Consumer.phase = Judged)
+  eventually some DeletedByUs
+} for 1 but 2 Version, 1 Int, exactly 13 steps expect 1
 run deletes_what_a_topic_deletion_left {
   no Omitted and Operation in Record.kind and eventually some Unlinked and eventually some Withdrawn
   eventually (some l: Ledger | tellsDeletion[l]) and eventually always no Waiting

@@ -314,8 +314,8 @@ class LedgerDeletion(_Group):
     """Minimum age, in seconds, of an unreferenced ledger that may be deleted: brokers create schema, compacted and
     bucket ledgers before they write the reference."""
     two_phase_deletion_batch_size: int = Field(default=5_000, ge=1, le=10_000)
-    """Largest number of records in a batch. For each batch the sidecar queries every broker once, and once more for
-    each topic in it."""
+    """Largest number of records in a batch. For each batch the sidecar queries the owners of its topics' bundles once,
+    and once more for each loaded topic in it."""
     two_phase_deletion_rate_per_second: float | None = Field(default=None, gt=0, le=1e9, examples=["500"])
     """Largest number of ledgers that this sidecar deletes a second, until an operator sets another rate. Default: no
     limit."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.features.ledger_deletion.second_phase.retry import RetryPolicy
@@ -13,6 +14,8 @@ from pulsar_sidecar.ownership.paths import ledger_path, partitioned_topic_path, 
 
 from tests.fakes.bookkeeper import data_custom_metadata
 from tests.fakes.brokers import TopicDeletion
+from tests.fakes.metadata import Method
+from tests.fakes.moving_bundle import MovingBundle
 from tests.fakes.pulsar import FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.sidecars import POLICY, RETRY_POLICY, Crash, CrashAt, Sidecar, check, restarted, send
 
@@ -56,6 +59,18 @@ def partitioned(*, loaded: bool = False) -> Setting:
     return Setting(fake_pulsar, topic, partitioned=True)
 
 
+def with_stale_broker() -> Setting:
+    """The bundle has moved, and the broker that lost it writes what it remembers before each call of the store."""
+    setting = standard(loaded=True)
+    bundle = MovingBundle(setting.fake_pulsar, setting.topic)
+    bundle.owner_loses_the_bundle()
+    bundle.second_takes_the_bundle()
+    bundle.owner_loads()
+    for method in get_args(Method):
+        setting.fake_pulsar.store.before(method, bundle.others_write, times=-1)
+    return setting
+
+
 def small() -> Setting:
     """As little as takes every step of a deletion that goes well."""
     fake_pulsar = FakePulsar()
@@ -83,6 +98,7 @@ def troubled() -> Setting:
 SETTINGS: dict[str, Build] = {
     "unloaded": standard,
     "loaded": lambda: standard(loaded=True),
+    "loaded, and a broker that lost the bundle": with_stale_broker,
     "partitioned": partitioned,
     "partitioned and loaded": lambda: partitioned(loaded=True),
     "troubled": troubled,
