@@ -20,5 +20,5 @@ def running(fake_pulsar: FakePulsar) -> list[str]:
     return [] if node is None or not node.children_count else (fake_pulsar.store.children(OPERATIONS) or [])
 
 
-def begin(sidecar: Sidecar, topic: TopicName, *, partitioned: bool = False):
-    return sidecar.deleter.begin(OP, topic, partitioned=partitioned, force=True, requested_by="me")
+def begin(sidecar: Sidecar, topic: TopicName, operation_id: OperationId = OP, *, partitioned: bool = False):
+    return sidecar.deleter.begin(operation_id, topic, partitioned=partitioned, force=True, requested_by="me")

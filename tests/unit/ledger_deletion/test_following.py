@@ -18,12 +18,20 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.following import (
     running_deletion_of,
     warnings_of,
 )
-from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import STUCK_AFTER, driver_path, operation_path
-from pulsar_sidecar.model.errors import NotFoundError
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
+    OPERATIONS,
+    STUCK_AFTER,
+    driver_path,
+    new_operation_id,
+    operation_path,
+)
+from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
+from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.model.names import CursorName, TopicName
 from pulsar_sidecar.ownership.paths import cursor_path, managed_ledger_path, schema_path
 
 from tests.fakes.deletion_topics import FakeDeletionTopics
+from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.pulsar import FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.driving import OP, asked, begin
 from tests.unit.ledger_deletion.driving import running as running_nodes
@@ -89,6 +97,36 @@ def test_the_promise_of_a_topic_as_it_is_now(fake_pulsar: FakePulsar) -> None:
     store.remove(path)
     store.put(path, node.data)
     assert running_deletion_of(store, topic, partitioned=False, force=True) is None
+
+
+def test_the_running_deletions_of_other_topics_are_not_read(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
+    store = fake_pulsar.store
+    topics = [fake_pulsar.topic(f"{NAME}-{number}") for number in range(200)]
+    topic, *others = topics
+    for other in others:
+        begin(sidecar, other, new_operation_id(other))
+    of_an_older_version = OperationId("0" * 32)
+    begin(sidecar, others[0], of_an_older_version)
+    store.journal.clear()
+    assert running_deletion_of(store, topic, partitioned=False, force=True) is None
+    assert operations_read(store) == [operation_path(of_an_older_version)]
+    own = new_operation_id(topic)
+    begin(sidecar, topic, own)
+    store.journal.clear()
+    assert running_deletion_of(store, topic, partitioned=False, force=True) == own
+    assert operations_read(store) == sorted(map(operation_path, (of_an_older_version, own)))
+
+
+def operations_read(store: FakeMetadataStore) -> list[str]:
+    reads = [operation.paths for operation in store.journal if operation.method in ("read", "read_many")]
+    return sorted(path for paths in reads for path in paths if path.startswith(OPERATIONS))
+
+
+def test_listing_that_failed_is_not_the_absence_of_a_running_deletion(fake_pulsar: FakePulsar) -> None:
+    topic = fake_pulsar.topic(NAME)
+    fake_pulsar.store.fail_next("children", TemporaryError("the session is lost"))
+    with pytest.raises(TemporaryError):
+        running_deletion_of(fake_pulsar.store, topic, partitioned=False, force=True)
 
 
 # --- the same failure --------------------------------------------------------------------------------------------

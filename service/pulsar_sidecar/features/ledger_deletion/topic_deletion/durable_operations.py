@@ -40,9 +40,11 @@ def _operation_ids(store: MetadataStore, *, of_namespaces: bool) -> list[Operati
     return [OperationId(name) for name in names if name.startswith(PREFIX) is of_namespaces]
 
 
-def operation_nodes(store: MetadataStore, *, of_namespaces: bool) -> list[Node]:
-    """Return the nodes of the operations that have not ended, readable or not."""
-    ids = _operation_ids(store, of_namespaces=of_namespaces)
+def operation_nodes(
+    store: MetadataStore, *, of_namespaces: bool, wanted: Callable[[OperationId], bool] = lambda _: True
+) -> list[Node]:
+    """Return the nodes of the operations that have not ended, readable or not, and whose ids are wanted."""
+    ids = filter(wanted, _operation_ids(store, of_namespaces=of_namespaces))
     nodes = store.read_many([operation_path(each) for each in ids])
     return [node for node in nodes if node is not None and node.data]
 

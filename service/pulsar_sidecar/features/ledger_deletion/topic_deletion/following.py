@@ -19,6 +19,7 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     decode_operation,
     driver_path,
     incarnations,
+    may_concern,
     operation_path,
     remaining_nodes,
     remedy_of,
@@ -100,7 +101,8 @@ def running_deletion_of(
     store: MetadataStore, topic: TopicName, *, partitioned: bool, force: bool
 ) -> OperationId | None:
     """Return the running deletion of the topic's current incarnation with the same options; None without one."""
-    for operation in filter(None, map(operation_in, operation_nodes(store, of_namespaces=False))):
+    nodes = operation_nodes(store, of_namespaces=False, wanted=lambda each: may_concern(each, topic))
+    for operation in filter(None, map(operation_in, nodes)):
         same = (operation.topic, operation.partitioned, operation.force) == (topic, partitioned, force)
         if same and operation.part is None and operation.incarnations == incarnations(store, operation.node_paths):
             return operation.operation_id

@@ -8,7 +8,9 @@ Sidecars of other versions read and write these nodes, so the format is fixed: t
 and ASCII. The sidecar does not touch a node that it cannot decode exactly.
 """
 
+import hashlib
 import json
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replaced
@@ -53,12 +55,30 @@ MAX_NODE_BYTES = 900_000
 NO_ANSWER = "brokers, bookies or the metadata store have not answered yet; the sidecar keeps trying"
 
 
+_OF_A_TOPIC = "topic-"
+_HASH_DIGITS = 16
+
+
 class OperationEndedError(TemporaryError):
     """Raised when another sidecar ended the operation in the meantime."""
 
 
 def operation_path(operation_id: OperationId) -> str:
     return f"{OPERATIONS}/{operation_id}"
+
+
+def new_operation_id(topic: TopicName) -> OperationId:
+    """Return an id that is found by its topic."""
+    return OperationId(f"{_named_after(topic)}{uuid.uuid4().hex}")
+
+
+def may_concern(operation_id: OperationId, topic: TopicName) -> bool:
+    """Return False if the id names another topic; ids from older versions name none."""
+    return operation_id.startswith(_named_after(topic)) or not operation_id.startswith(_OF_A_TOPIC)
+
+
+def _named_after(topic: TopicName) -> str:
+    return f"{_OF_A_TOPIC}{hashlib.sha256(str(topic).encode()).hexdigest()[:_HASH_DIGITS]}-"
 
 
 def driver_path(operation_id: OperationId) -> str:

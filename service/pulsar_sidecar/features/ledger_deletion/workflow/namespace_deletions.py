@@ -4,7 +4,6 @@ The loop may be another sidecar's; that makes no difference to the store, only t
 """
 
 import threading
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -23,7 +22,7 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_operation 
     deletion_id,
     incarnation_of,
 )
-from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import HeldOperation
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import HeldOperation, new_operation_id
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.shadow_deleter import ShadowDeleter
 from pulsar_sidecar.features.ledger_deletion.workflow.namespace_deleter import NamespaceDeleter, Pass
 from pulsar_sidecar.model.clocks import Clock
@@ -57,7 +56,7 @@ class DrivenTopicDeletions:
     ) -> tuple[TopicDeletionStatus, PermanentError | None]:
         # The caller has already searched the whole cluster for shadows that would lose their data.
         held = self.deleter.begin(
-            _new_id(),
+            new_operation_id(topic),
             topic,
             partitioned=partitioned,
             force=True,
@@ -73,7 +72,7 @@ class DrivenTopicDeletions:
     def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> str | None:
         while True:
             try:
-                status = self.shadow_deleter.advance(_new_id(), topic, requested_by=requested_by)
+                status = self.shadow_deleter.advance(new_operation_id(topic), topic, requested_by=requested_by)
             except NotFoundError:
                 return None
             if status.stage is ShadowDeletionStage.DONE:
@@ -203,7 +202,3 @@ def _ended_elsewhere(namespace: str, operation_id: OperationId, *, done: bool) -
         OperationState.REFUSED,
         f"the deletion of {namespace} has ended before it was done; the outcome topic has the reason",
     )
-
-
-def _new_id() -> OperationId:
-    return OperationId(uuid.uuid4().hex)

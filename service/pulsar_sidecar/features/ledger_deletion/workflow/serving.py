@@ -1,6 +1,5 @@
 """Calls of ledger deletion over a sidecar's loops (PIP-186 ``LedgerDeletionService``, and operators' calls)."""
 
-import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -54,7 +53,12 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.following import (
     status_of,
     warnings_of,
 )
-from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import HeldOperation, Operation, PartOperation
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
+    HeldOperation,
+    Operation,
+    PartOperation,
+    new_operation_id,
+)
 from pulsar_sidecar.features.ledger_deletion.undelete import end_protection, last_logged, protections, undelete
 from pulsar_sidecar.features.ledger_deletion.workflow.runtime import Runtime
 from pulsar_sidecar.features.ledger_deletion.workflow.watch_calls import WatchCalls
@@ -188,7 +192,7 @@ class LedgerDeletion:
             )
         begin = partial(
             self._runtime.deleter.begin,
-            OperationId(uuid.uuid4().hex),
+            new_operation_id(topic),
             topic,
             partitioned=partitioned,
             force=force,
@@ -259,7 +263,7 @@ class LedgerDeletion:
             return None
         self.require_ready()
         operation = self._runtime.deleter.record_part(
-            OperationId(uuid.uuid4().hex),
+            new_operation_id(topic),
             topic,
             subscription,
             force=force,
@@ -282,7 +286,7 @@ class LedgerDeletion:
         """
         self.require_ready()
         refuse_own_topics(topic)
-        status = self._runtime.shadow_deleter.advance(OperationId(uuid.uuid4().hex), topic, requested_by=requested_by)
+        status = self._runtime.shadow_deleter.advance(new_operation_id(topic), topic, requested_by=requested_by)
         log.info("shadow deletion advanced", topic=str(topic), stage=status.stage.value, waits_for=status.waits_for)
         return status
 
