@@ -205,7 +205,7 @@ def test_a_stale_broker_s_reader_may_lose_its_ledger() -> None:
     assert any(held is not None and held.stale and held.reads for state in gone for held in state.brokers)
 
 
-def test_a_loaded_topic_is_found_while_its_bundle_moves() -> None:
+def test_a_loaded_topic_is_found_while_its_bundle_moves_once() -> None:
     assert not any(state.missed for state in owned(OWNED, 1).states)
     assert "the owner has changed, all brokers are asked" in owned(OWNED, 1).labels
 
