@@ -20,7 +20,8 @@ from pulsar_sidecar.features.ledger_deletion.watch.ports import (
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion
 from pulsar_sidecar.model.metadata import Guard, GuardedDeletion, MetadataStore
-from pulsar_sidecar.ownership.paths import is_topic_node, ledger_path
+from pulsar_sidecar.ownership.paths import ledger_path
+from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
 
 from tests.cluster.patience import PATIENCE_SECONDS
 from tests.contract.metadata_store_servers import CLOCK, PATIENT
@@ -229,26 +230,30 @@ def test_the_whole_store_is_read(watched: Watched) -> None:
 
 
 @pytest.mark.parametrize("is_hurried", [False, True])
-def test_topics_own_nodes_are_read(watched: Watched, is_hurried: bool) -> None:
+def test_possible_shadows_are_found_among_topics_own_nodes(watched: Watched, is_hurried: bool) -> None:
     folders = ("t/n/persistent", "t/c/n/persistent", "t/c/persistent/persistent", "t/n/persistent/persistent")
-    topics = {f"{root}/{folder}/a%2Fb": root.encode() for root in TOPIC_ROOTS for folder in folders}
-    topics |= {f"/managed-ledgers/many/n/persistent/{number}": b"" for number in range(300)}
+    shadows = {
+        f"{root}/{folder}/a%2Fb": f"{root} {SHADOW_SOURCE}".encode() for root in TOPIC_ROOTS for folder in folders
+    }
+    shadows["/managed-ledgers/many/n/persistent/77"] = b"\x47\x78 wrapped"
+    plain = {f"/managed-ledgers/many/n/persistent/plain-{number}": b"" for number in range(300)}
     others = (CURSOR, "/managed-ledgers/t/c/n/persistent/a%2Fb/cursor", "/admin/policies/t/n", SCHEMA)
-    for path, data in {**topics, **dict.fromkeys(others, b"other")}.items():
+    for path, data in {**shadows, **plain, **dict.fromkeys(others, b"other")}.items():
         watched.store.create(path, data)
     watched.store.create("/admin/partitioned-topics/t/n/non-persistent/a", b"")
     hurry = threading.Event()
     if is_hurried:
         hurry.set()
-    walked = [node for piece in watched.whole.topics(hurry) for node in piece if node[0] in topics]
-    assert dict(walked) == topics
-    assert len(walked) == len(topics)
+    pieces = list(watched.whole.possible_shadows(hurry))
+    found = [node for _, nodes in pieces for node in nodes]
+    assert dict(found) == shadows
+    assert len(found) == len(shadows)
+    assert sum(count for count, _ in pieces) >= len(shadows) + len(plain)
 
 
 def test_a_cluster_without_topics_has_no_nodes(watched: Watched) -> None:
     assert [node for piece in watched.whole.nodes() for node in piece] == []
-    nodes = [path for piece in watched.whole.topics(threading.Event()) for path, _ in piece]
-    assert not any(map(is_topic_node, nodes))
+    assert not any(nodes for _, nodes in watched.whole.possible_shadows(threading.Event()))
 
 
 def test_no_ledgers_root_is_an_error(watched: Watched) -> None:

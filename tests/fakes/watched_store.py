@@ -26,6 +26,7 @@ from pulsar_sidecar.ownership.paths import (
     is_topic_node,
     ledger_id_of_path,
 )
+from pulsar_sidecar.ownership.shadows import may_be_shadow
 
 from tests.fakes.metadata import FakeMetadataStore, NodeChange
 
@@ -198,7 +199,7 @@ class FakeWholeStore:
         for paths in self._pieces(*_REFERRING):
             yield [walked for path in paths if (walked := self._walked(path)) is not None]
 
-    def topics(self, hurry: StopSignal) -> Iterator[Sequence[tuple[str, bytes]]]:
+    def possible_shadows(self, hurry: StopSignal) -> Iterator[tuple[int, Sequence[tuple[str, bytes]]]]:
         # As a walk: everything is listed first, and the next piece is asked for before the last one is handed over.
         self._store.children(MANAGED_LEDGERS)
         paths = [path for path in self._store.paths() if is_topic_node(path)]
@@ -207,10 +208,10 @@ class FakeWholeStore:
             nodes = self._store.read_many(paths[start : start + self.pieces_of])
             self.hurried += hurry.is_set()
             self.between()
-            yield ahead
-            ahead = [(node.path, node.data) for node in nodes if node is not None]
+            yield len(nodes), ahead
+            ahead = [(node.path, node.data) for node in nodes if node is not None and may_be_shadow(node.data)]
             self._fail()
-        yield ahead
+        yield 0, ahead
         self._fail()
 
     def _pieces(self, *below: str) -> Iterator[Sequence[str]]:

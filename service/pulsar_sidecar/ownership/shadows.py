@@ -5,6 +5,7 @@ with the shadow. A node that cannot be read never counts as an ordinary topic's:
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,11 @@ class Shadow:
 def may_be_shadow(data: bytes) -> bool:
     """Return False for an ordinary topic's node, of which `shadow_at` returns None; costs next to nothing."""
     return _PROPERTY in data or data.startswith(WRAPPER_MAGIC)
+
+
+def may_hold_shadow(nodes: bytes, starts: Iterable[int]) -> bool:
+    """Return True if `may_be_shadow` is True for a node that begins at one of these places."""
+    return _PROPERTY in nodes or any(nodes.startswith(WRAPPER_MAGIC, start) for start in starts)
 
 
 def shadow_at(path: str, data: bytes) -> Shadow | None:

@@ -354,7 +354,7 @@ class LedgerDeletion(_Group):
     """Seconds between complete walks of all references, even if the sidecar missed no change."""
     ledger_deletion_watch_nodes_per_second: float = Field(default=20_000, gt=0, le=1e9)
     """Largest number of metadata-store nodes per second that the watch reads, and separately the index of shadow topics
-    while no deletion waits for it, and each search of `delayed-index fsck --orphans`."""
+    every six hours, and each search of `delayed-index fsck --orphans`."""
 
 
 class DelayedMessages(_Group):

@@ -1,7 +1,7 @@
 """The index of shadow topics: complete, or an error; and what a look costs does not grow with the topics."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -223,6 +223,33 @@ def test_only_a_deletion_that_waits_hurries_the_reading(is_for_deletion: bool) -
         assert indexed.whole.hurried == 13 * is_for_deletion
 
 
+def test_after_the_start_and_a_loss_the_first_reading_hurries_and_others_do_not() -> None:
+    indexed = Indexed()
+    pieces = 3
+    for number in range(pieces * indexed.whole.pieces_of):
+        indexed.store.put(f"/managed-ledgers/t/n/persistent/{number:03}", managed_ledger_bytes([1]))
+    indexed.store.remove(managed_ledger_path(indexed.source.managed_ledger_name))
+
+    def hurried_reading(cause: Callable[[], object]) -> int:
+        before, walks = indexed.whole.hurried, indexed.walks()
+        cause()
+        until(lambda: indexed.walks() > walks and indexed.index._is_complete, "all topics are read", SECONDS)
+        return indexed.whole.hurried - before
+
+    def lose_connection_and_fail() -> None:
+        indexed.whole.fail_next(TemporaryError("a server that fell behind"))
+        indexed.changes.lose_connection()
+
+    start = indexed.whole.hurried
+    with indexed.running():
+        until(lambda: indexed.index._is_complete, "all topics are read", SECONDS)
+        assert indexed.whole.hurried - start == pieces
+        assert hurried_reading(lambda: indexed.clock.advance_ms(6 * 3_600_000)) == 0
+        assert hurried_reading(indexed.changes.lose_connection) == pieces
+        # Only once: the first attempt stops at its first piece, the second one does not hurry.
+        assert hurried_reading(lose_connection_and_fail) == 1
+
+
 # While it is not complete ----------------------------------------------------------------------------------------
 
 
@@ -243,11 +270,11 @@ def test_while_topics_are_read_for_the_first_time_nothing_is_concluded() -> None
 
 
 @pytest.mark.parametrize("is_watched", [False, True])
-def test_others_learn_that_a_deletion_waits_for_the_reading_of_all_topics(is_watched: bool) -> None:
+def test_others_learn_that_deletions_wait_for_the_reading_of_all_topics(is_watched: bool) -> None:
     indexed = Indexed(is_watched=is_watched)
     is_held, go_on = held(indexed, "children")
+    assert not indexed.index.holds_up_deletions()
     with indexed.running(), ThreadPoolExecutor(1) as pool:
-        assert not indexed.index.holds_up_deletions()
         found = pool.submit(indexed.found)
         assert is_held.wait(SECONDS)
         until(lambda: indexed.index._deletions_waiting, "the call waits", SECONDS)

@@ -7,7 +7,16 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.zookeeper.multiread import GET_DATA, MultiOperations, PacketSize, decode
+from pulsar_sidecar.adapters.zookeeper.multiread import (
+    GET_DATA,
+    MultiOperations,
+    PacketSize,
+    Refused,
+    data_starts,
+    decode,
+    decoded,
+    parse_node,
+)
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import Node
@@ -93,6 +102,35 @@ def test_an_answer_to_another_number_of_paths_is_an_error(found: list[Node | Non
 def test_nonsense_is_an_error_or_exactly_what_was_asked(noise: bytes, count: int) -> None:
     with contextlib.suppress(TemporaryError):
         assert len(decode(noise, ["/a"] * count)) == count
+
+
+def starts_by_decoding(answer: bytes, count: int) -> list[int] | None:
+    try:
+        found = decoded(answer, count, parse_node)
+    except TemporaryError:
+        return None
+    starts = [each.start for each in found if not isinstance(each, Refused)]
+    return starts if len(starts) == count else None
+
+
+def starts_in_bulk(answer: bytes, count: int) -> list[int] | None:
+    starts = data_starts(answer, count)
+    return None if starts is None else starts[:-1]
+
+
+@given(st.lists(nodes(), max_size=6) | results, st.integers(-1, 1), st.data())
+def test_starts_are_found_in_bulk_where_decoding_finds_them(
+    found: list[Node | None], difference: int, data: st.DataObject
+) -> None:
+    answer, count = encoded(found), max(0, len(found) + difference)
+    assert starts_in_bulk(answer, count) == starts_by_decoding(answer, count)
+    cut = answer[: data.draw(st.integers(0, len(answer) - 1))]
+    assert starts_in_bulk(cut, len(found)) is None
+
+
+@given(st.binary(max_size=200), st.integers(0, 3))
+def test_nonsense_has_no_starts_that_decoding_does_not_find(noise: bytes, count: int) -> None:
+    assert starts_in_bulk(noise, count) == starts_by_decoding(noise, count)
 
 
 @pytest.mark.parametrize("code", [NO_AUTH, -4, -2, 0, -127, -9999])

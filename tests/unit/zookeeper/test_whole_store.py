@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from pulsar_sidecar.adapters.zookeeper.multiread import GET_DATA
 from pulsar_sidecar.features.ledger_deletion.watch.ports import WalkedNode
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
@@ -73,10 +74,72 @@ def test_what_is_below_topics_is_not_asked_for(server: WalkableZooKeeper) -> Non
         server.put(f"/managed-ledgers/{folder}/persistent/a/cursor", b"1")
     asked: set[str] = set()
     server.before = lambda _kind, path: asked.add(path)
-    walked = {path for nodes in server.whole_store().topics(threading.Event()) for path, _ in nodes}
+    list(server.whole_store().possible_shadows(threading.Event()))
     assert {path for path in asked if path.endswith("/cursor")} == set()
-    assert {f"/managed-ledgers/{folder}/persistent/a" for folder in ("t/n", "t/c/n", "t/c/persistent")} < walked
+    assert {f"/managed-ledgers/{folder}/persistent/a" for folder in ("t/n", "t/c/n", "t/c/persistent")} < asked
     assert not any(path.startswith(("/ledgers", "/schemas")) for path in asked)
+
+
+SHADOW_DATA = b"\n\x15PULSAR.SHADOW_SOURCE"
+SHADOWS = {
+    "/managed-ledgers/t/n/persistent/shadow": SHADOW_DATA,
+    "/managed-ledgers/t/n/persistent/wrapped": b"\x47\x78\x00",
+    "/managed-ledgers/t/n/persistent/persistent": SHADOW_DATA,
+    "/managed-ledgers/t/n/persistent/0007": b"\x47\x78",
+    "/managed-ledgers/t/c/persistent/persistent/shadow": SHADOW_DATA,
+    "/admin/partitioned-topics/t/n/persistent/shadow": SHADOW_DATA,
+}
+
+
+@pytest.fixture
+def topics(server: WalkableZooKeeper) -> WalkableZooKeeper:
+    for namespace in ("t/n", "t/many"):
+        for number in range(900):
+            # The magic and the property count only where a node has them.
+            data = b"" if number % 7 else b"1\x47\x78"
+            server.put(f"/managed-ledgers/{namespace}/persistent/{number:04}", data)
+            server.put(f"/managed-ledgers/{namespace}/persistent/{number:04}/cursor", SHADOW_DATA)
+    for path, data in SHADOWS.items():
+        server.put(path, data)
+    return server
+
+
+def possible_shadows(server: WalkableZooKeeper) -> tuple[int, dict[str, bytes]]:
+    pieces = list(server.whole_store().possible_shadows(threading.Event()))
+    found = [node for _, nodes in pieces for node in nodes]
+    assert len(dict(found)) == len(found)
+    return sum(count for count, _ in pieces), dict(found)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 3, 7])
+def test_of_many_topics_only_possible_shadows_come(topics: WalkableZooKeeper, lost: int) -> None:
+    topics.before = lambda kind, path: setattr(topics, "lost_requests", lost * path.endswith("/0500"))
+    count, found = possible_shadows(topics)
+    assert found == SHADOWS
+    assert count == sum(
+        "/cursor" not in path
+        for path in topics.nodes
+        if path in ("/", "/admin") or path.startswith(("/managed-ledgers", "/admin/partitioned-topics"))
+    )
+
+
+@pytest.mark.parametrize("path", [*SHADOWS, "/managed-ledgers/t/n/persistent/0005"])
+def test_a_topic_that_is_called_missing_once_is_read(topics: WalkableZooKeeper, path: str) -> None:
+    topics.answered_as_missing[path] = 1
+    assert possible_shadows(topics)[1] == SHADOWS
+    topics.answered_as_missing[path] = 1_000
+    with pytest.raises(TemporaryError, match=f"{path} contradicts itself"):
+        possible_shadows(topics)
+
+
+@pytest.mark.parametrize("path", SHADOWS)
+def test_a_topic_that_is_deleted_while_others_are_read_is_left_out(topics: WalkableZooKeeper, path: str) -> None:
+    def delete(kind: int, asked: str) -> None:
+        if kind == GET_DATA and asked == path and path in topics.nodes:
+            topics.remove(path)
+
+    topics.before = delete
+    assert possible_shadows(topics)[1] == {each: data for each, data in SHADOWS.items() if each != path}
 
 
 @pytest.mark.parametrize("path", ["/managed-ledgers", "/managed-ledgers/t/n/persistent/a", "/admin"])
@@ -85,4 +148,4 @@ def test_a_topic_that_may_not_be_read_is_an_error(server: WalkableZooKeeper, pat
     server.put("/admin/partitioned-topics")
     server.forbidden.add(path)
     with pytest.raises(TemporaryError, match=f"{path} cannot be read"):
-        list(server.whole_store().topics(threading.Event()))
+        list(server.whole_store().possible_shadows(threading.Event()))

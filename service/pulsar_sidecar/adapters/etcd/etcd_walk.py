@@ -22,6 +22,7 @@ from pulsar_sidecar.ownership.paths import (
     SCHEMAS,
     ledger_id_of_path,
 )
+from pulsar_sidecar.ownership.shadows import may_be_shadow
 
 _CALL_TIMEOUT_SECONDS: Final = 30.0
 _FIRST_PAGE_KEYS: Final = 100
@@ -154,10 +155,10 @@ class EtcdWholeStore:
         for keys in EtcdWalk(self._url, self._clock, ranges, self._options).pages():
             yield [WalkedNode(key.path, key.data) for key in keys if key.path.startswith(REFERRING)]
 
-    def topics(self, hurry: StopSignal) -> Iterator[Sequence[tuple[str, bytes]]]:
+    def possible_shadows(self, hurry: StopSignal) -> Iterator[tuple[int, Sequence[tuple[str, bytes]]]]:
         ranges = (below_root(PARTITIONED_TOPICS), below_root(MANAGED_LEDGERS))
         for keys in EtcdWalk(self._url, self._clock, ranges, replace(self._options, hurry=hurry)).pages():
-            yield [(key.path, key.data) for key in keys]
+            yield len(keys), [(key.path, key.data) for key in keys if may_be_shadow(key.data)]
 
     def _ledgers(self, *, keys_only: bool) -> Iterator[Sequence[Key]]:
         root = self._ledgers_root

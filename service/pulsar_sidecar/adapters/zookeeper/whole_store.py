@@ -9,8 +9,10 @@ import numpy as np
 
 from pulsar_sidecar.adapters.metadata_access import UNLIMITED, WalkOptions
 from pulsar_sidecar.adapters.zookeeper.node_walk import (
+    NO_LEAVES,
     NOT_PERMITTED,
     PIECE_NODES,
+    Leaves,
     Matches,
     NodeWalk,
     WalkedNodes,
@@ -29,6 +31,7 @@ from pulsar_sidecar.ownership.paths import (
     SCHEMAS,
     ledger_id_of_path,
 )
+from pulsar_sidecar.ownership.shadows import may_be_shadow, may_hold_shadow
 
 _NODES_AT_ONCE = 2_000
 """So few that readers notice soon when they have to stop or pause."""
@@ -76,12 +79,13 @@ class ZooKeeperWholeStore:
                 *(WalkedNode(path, b"", NOT_PERMITTED) for path in piece.unreadable),
             ]
 
-    def topics(self, hurry: StopSignal) -> Iterator[Sequence[tuple[str, bytes]]]:
-        walk = self._walk("/", _is_not_of_topics, is_leaf=_is_leaf, piece_nodes=_NODES_AT_ONCE, hurry=hurry)
+    def possible_shadows(self, hurry: StopSignal) -> Iterator[tuple[int, Sequence[tuple[str, bytes]]]]:
+        walk = self._walk("/", _is_not_of_topics, leaves=_TOPICS, piece_nodes=_NODES_AT_ONCE, hurry=hurry)
         for piece in walk.pieces():
             for path in piece.unreadable:
                 raise _refused(path)
-            yield list(_read(piece))
+            found = [(path, data) for path, data in _read(piece) if may_be_shadow(data)]
+            yield len(piece.paths) + piece.passed_over, found
 
     def _walk_of_ledgers(self, *, with_metadata: bool) -> NodeWalk:
         is_skipped, is_unread = ledger_filters(self._ledgers_root, with_metadata=with_metadata)
@@ -93,7 +97,7 @@ class ZooKeeperWholeStore:
         is_skipped: Matches,
         *,
         is_unread: Matches = nothing,
-        is_leaf: Matches = nothing,
+        leaves: Leaves = NO_LEAVES,
         piece_nodes: int = PIECE_NODES,
         hurry: StopSignal | None = None,
     ) -> NodeWalk:
@@ -104,7 +108,7 @@ class ZooKeeperWholeStore:
             root=root,
             is_skipped=is_skipped,
             is_unread=is_unread,
-            is_leaf=is_leaf,
+            leaves=leaves,
             piece_nodes=piece_nodes,
         )
 
@@ -126,15 +130,17 @@ class LiveTree:
                 yield node.path, node.data
 
 
-def _is_leaf(path: str) -> bool:
+def _is_topic(folder: str, name: str) -> bool:
     """Return True for a topic, unless Pulsar's first version may have topics below it: a namespace "persistent"."""
-    folder, _, name = path.rpartition("/")
     return name != _PERSISTENT and _holds_topics(folder)
 
 
 @lru_cache(maxsize=1_000)
 def _holds_topics(folder: str) -> bool:
     return _FOLDER_OF_TOPICS.fullmatch(folder) is not None
+
+
+_TOPICS = Leaves(_is_topic, may_hold_shadow)
 
 
 def _read(piece: WalkedNodes) -> Iterator[tuple[str, bytes]]:

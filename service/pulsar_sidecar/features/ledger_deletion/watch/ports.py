@@ -110,11 +110,12 @@ class WholeStore(Protocol):
     def nodes(self) -> Iterator[Sequence[WalkedNode]]:
         """Yield every node below ``/managed-ledgers`` and ``/schemas``, in pieces."""
 
-    def topics(self, hurry: StopSignal) -> Iterator[Sequence[tuple[str, bytes]]]:
-        """Yield each topic's own node (`ownership.paths.is_topic_node`), path and data, in small pieces.
+    def possible_shadows(self, hurry: StopSignal) -> Iterator[tuple[int, Sequence[tuple[str, bytes]]]]:
+        """Yield, of all topics' own nodes, those that may be a shadow's, path and data, in small pieces.
 
-        Nodes above these, and some others, are among them. The rate has no bound while ``hurry`` is set. A piece may be
-        older than changes that were heard before it.
+        Each piece comes with the number of nodes that were read for it. Some are no topic's
+        (`ownership.paths.is_topic_node`). The rate has no bound while ``hurry`` is set. A piece may be older than
+        changes that were heard before it.
 
         Raises:
             TemporaryError: also where a node may not be read.

@@ -2,8 +2,9 @@
 
 One thread (`ShadowIndex.run`) makes all refreshes, one by one. A refresh gets the topics' nodes that changed and
 reads only these, so its cost does not depend on the number of topics. At the start, whenever changes may have been
-missed, and every six hours, a refresh sets the watches and reads the nodes of all topics. If changes cannot be
-watched, each refresh reads all of them.
+missed, and every six hours, a refresh sets the watches and reads the nodes of all topics: at the start and after a
+loss as fast as the store answers, since the next deletion waits for it. If changes cannot be watched, each refresh
+reads all of them.
 
 Invariant: a caller gets the result of a refresh that began after the call, and all waiting callers share it. A
 failed refresh is an error for all of them, never an absence.
@@ -26,7 +27,7 @@ from pulsar_sidecar.model.errors import SidecarError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.ownership.paths import is_topic_node
-from pulsar_sidecar.ownership.shadows import Shadow, may_be_shadow
+from pulsar_sidecar.ownership.shadows import Shadow
 
 log = structlog.get_logger("ledger-deletion")
 
@@ -73,6 +74,7 @@ class ShadowIndex:
         self._failure: SidecarError | None = None
         self._deletions_waiting = 0
         self._hurry = threading.Event()
+        self._is_urgent = True
         self._known = KnownShadows()
         self._is_complete = False
         self._nodes_per_refresh = 0
@@ -109,8 +111,8 @@ class ShadowIndex:
         return self._warnings
 
     def holds_up_deletions(self) -> bool:
-        """Return True while a deletion waits until all topics have been read; never where each one reads them."""
-        return bool(self._deletions_waiting) and not self._is_complete and self._changes is not None
+        """Return True while all topics are read as fast as possible; never where each deletion reads them."""
+        return self._hurry.is_set() and not self._is_complete and self._changes is not None
 
     def wake(self) -> None:
         """Make `run` and all waiting callers notice that ``stop`` is set."""
@@ -126,8 +128,12 @@ class ShadowIndex:
             self._wait_for_refresh(self._patience_seconds + 2 * self._nodes_per_refresh / _SLOWEST_NODES_PER_SECOND)
         finally:
             self._deletions_waiting -= 1
-            if not self._deletions_waiting and not self._stop.is_set():
-                self._hurry.clear()
+            if not self._is_urgent:
+                self._slow_down()
+
+    def _slow_down(self) -> None:
+        if not self._deletions_waiting and not self._stop.is_set():
+            self._hurry.clear()
 
     def _wait_for_refresh(self, seconds: float | None) -> None:
         number = self._asked = self._begun + 1
@@ -180,13 +186,23 @@ class ShadowIndex:
             try:
                 self._catch_up(self._known)
             except ChangesLostError as error:
+                self._is_urgent = True
                 log.info("searching all topics for shadow topics again", error=str(error))
             else:
                 return
         self._is_complete = False
         is_watched = self._listen(is_asked)
-        if is_watched or is_asked:
+        if not (is_watched or is_asked):
+            return
+        if self._is_urgent and is_watched:
+            self._hurry.set()
+        try:
             self._read_all(is_watched)
+        finally:
+            with self._turn:
+                # If it fails again and again, it loads the servers no more than the setting says.
+                self._is_urgent = False
+                self._slow_down()
 
     def _listen(self, is_asked: bool) -> bool:
         """Watch changes, if possible; return True if they are watched from now on."""
@@ -209,11 +225,11 @@ class ShadowIndex:
         known, count = KnownShadows(), 0
         self._changed.clear()
         caught_up = self._clock.monotonic_seconds()
-        for nodes in self._whole.topics(self._hurry):
+        for read, nodes in self._whole.possible_shadows(self._hurry):
             for path, data in nodes:
-                if may_be_shadow(data) and is_topic_node(path):
+                if is_topic_node(path):
                     known.note(path, data)
-            count += len(nodes)
+            count += read
             now = self._clock.monotonic_seconds()
             if self._changes is not None and is_watched and now - caught_up >= _CATCH_UP_SECONDS:
                 # Keeps the feed's queue short. These are read at the end: the next piece may hold older data of them.

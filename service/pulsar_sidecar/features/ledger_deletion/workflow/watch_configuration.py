@@ -43,7 +43,7 @@ class WatchPorts:
             are not ready.
         recorded_topics: returns the topics that the sidecars are deleting, whose references vanish on purpose.
         offloaded_exists: see `ledger_deletion.ports.OffloadedLedgers.exists`.
-        yields: returns True while a walk pauses, a minute at most, since a deletion waits for another reading.
+        yields: returns True while a walk pauses, a minute at most, since deletions wait for another reading.
     """
 
     clock: Clock
