@@ -53,6 +53,7 @@ class SidecarClient:
         if urlsplit(admin_url).scheme not in ("http", "https"):
             raise InvalidInputError("--admin-url must begin with http:// or https://, such as http://127.0.0.1:8750")
         self._url = admin_url.rstrip("/")
+        self._timeout_seconds = timeout_seconds
         session = requests.Session()
         session.trust_env = False  # no proxy and no .netrc may take the token's place
         if trusted is not None:
@@ -142,6 +143,10 @@ class SidecarClient:
     def _send(self, method: str, url: str, body: object, parameters: Mapping[str, Any] | None) -> requests.Response:
         try:
             return self._request(method, url, json=body, params=parameters)
+        except requests.ReadTimeout as error:
+            raise UnreachableError(
+                f"no answer from {origin(url)} within {self._timeout_seconds:g} s; --request-timeout waits longer"
+            ) from error
         except (requests.RequestException, LocationParseError) as error:
             raise UnreachableError(
                 f"no answer from {origin(url)} ({type(error).__name__}); is the sidecar running there? "

@@ -321,6 +321,7 @@ def test_an_answer_that_does_not_come(terminal: Terminal) -> None:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         ran = terminal.run("--admin-url", url, "--request-timeout", "0.2", "ledger-deletion", "status")
     assert ran.code == 3
+    assert "within 0.2 s; --request-timeout waits longer" in ran.err
 
 
 def test_a_service_that_cannot_now(terminal: Terminal, service: FakeDeletionService) -> None:
