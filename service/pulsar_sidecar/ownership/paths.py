@@ -77,10 +77,10 @@ def ledger_id_of_path(path: str, root: str = DEFAULT_LEDGERS_ROOT) -> LedgerId |
     match = _LEDGER_BELOW_ROOT.fullmatch(path.removeprefix(f"{root}/"))
     if match is None or not path.startswith(f"{root}/"):
         return None
-    ledger_id = int("".join(group for group in match.groups() if group is not None))
-    if ledger_id > MAX_LEDGER_ID or ledger_path(LedgerId(ledger_id), root) != path:
-        return None
-    return LedgerId(ledger_id)
+    short = match[1]
+    ledger_id = int(match[1] + match[2] + match[3] if short else "".join(match.groups()[3:]))
+    is_canonical = ledger_id <= LAST_SHORT_LEDGER_ID if short else LAST_SHORT_LEDGER_ID < ledger_id <= MAX_LEDGER_ID
+    return LedgerId(ledger_id) if is_canonical else None
 
 
 def instance_id_path(root: str = DEFAULT_LEDGERS_ROOT) -> str:
