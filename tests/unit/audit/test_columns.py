@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.features.audit.arrays import NO_LEDGER, IdTable, LedgerSets
-from pulsar_sidecar.features.audit.columnar.nodes import read_plain_cursors, read_plain_schemas
+from pulsar_sidecar.features.audit.columnar.nodes import read_plain_cursors, read_plain_schemas, value_bytes
 from pulsar_sidecar.features.audit.columnar.paths import (
     are_plain_managed_ledgers,
     owners_of_plain_cursors,
 )
-from pulsar_sidecar.features.audit.columnar.protobuf import ValueBytes
 from pulsar_sidecar.features.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.features.audit.engine.decoding import DecodedPart, decode_part
 from pulsar_sidecar.features.audit.engine.judging import newest_sizes
@@ -37,7 +36,7 @@ def test_pieces_of_values_are_ascii_if_every_byte_of_them_is(beyond: int | None)
     value = bytes(0xC3 if place == beyond else 0x7F for place in range(34))
     pieces = [(start, end) for start in range(35) for end in range(start, 35)]
     start, end = np.array(pieces, np.int64).T.copy()
-    values = ValueBytes(pa.array([b"\xff" * 5, value], pa.binary()).slice(1))
+    values = value_bytes(pa.array([b"\xff" * 5, value], pa.binary()).slice(1))
     assert values.are_ascii(start, end).tolist() == [value[first:last].isascii() for first, last in pieces]
 
 
@@ -56,9 +55,9 @@ def test_a_mark_distinguishes_bytes() -> None:
     data = b"".join(piece + b"|" * 3 for piece in pieces)
     start = np.array([data.index(piece + b"|") for piece in pieces], np.int64)
     length = np.array([len(piece) for piece in pieces], np.int64)
-    marks = ValueBytes(pa.array([data], pa.binary())).mark(start, length).tolist()
+    marks = value_bytes(pa.array([data], pa.binary())).mark(start, length).tolist()
     assert len(set(marks)) == len(pieces)
-    again = ValueBytes(pa.array([b"before it" + data], pa.binary())).mark(start + len(b"before it"), length).tolist()
+    again = value_bytes(pa.array([b"before it" + data], pa.binary())).mark(start + len(b"before it"), length).tolist()
     assert again == marks
 
 

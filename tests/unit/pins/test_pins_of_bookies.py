@@ -6,14 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.features.pins.bookies import BookiesReader, bytes_by_bookie
+from pulsar_sidecar.features.pins.bookies import BookiesReader
 from pulsar_sidecar.features.pins.results import BookieFigures, Compaction, Share
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import BookieId, LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import parse_topic_name
-from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ownership.registrations import BookieState
 
 from tests.fakes.bookkeeper import cursor_custom_metadata, data_custom_metadata, ledger_metadata_bytes
@@ -60,15 +59,6 @@ def bookies() -> FakeBookies:
 @pytest.fixture
 def reader(ledgers: Ledgers, bookies: FakeBookies) -> BookiesReader:
     return BookiesReader(lambda: iter(ledgers.every()), bookies, FakeClock())
-
-
-def test_a_bookie_holds_its_share_of_each_stretch() -> None:
-    striped = ledger_metadata_bytes(ensemble=[FIRST, SECOND, THIRD], length_bytes=3_000)
-    assert bytes_by_bookie(decode_ledger_metadata(striped)) == {FIRST: 2_000, SECOND: 2_000, THIRD: 2_000}
-    moved = ledger_metadata_bytes(later_ensembles={4: [FIRST, THIRD]}, last_entry_id=9, length_bytes=1_000)
-    assert bytes_by_bookie(decode_ledger_metadata(moved)) == {FIRST: 1_000, SECOND: 400, THIRD: 600}
-    empty = ledger_metadata_bytes(last_entry_id=-1, length_bytes=0)
-    assert bytes_by_bookie(decode_ledger_metadata(empty)) == {FIRST: 0, SECOND: 0}
 
 
 def test_the_largest_owners_come_first(reader: BookiesReader) -> None:
@@ -180,3 +170,36 @@ def test_interrupted_walk_raises(bookies: FakeBookies) -> None:
 
     with pytest.raises(TemporaryError):
         BookiesReader(lambda: iter(breaking()), bookies, FakeClock()).bookies()
+
+
+def test_a_caller_of_a_long_reading_learns_its_progress_and_it_goes_on(ledgers: Ledgers, bookies: FakeBookies) -> None:
+    some_read, going_on = threading.Event(), threading.Event()
+
+    def slow() -> "Iterator[tuple[LedgerId, bytes]]":
+        yield from ((LedgerId(100 + number), ledgers.found[0]) for number in range(5_000))
+        some_read.set()
+        assert going_on.wait(10)
+        yield from ledgers.every()
+
+    reader = BookiesReader(slow, bookies, FakeClock(), patience_seconds=0.05)
+    with pytest.raises(TemporaryError, match="is reading all ledgers"):
+        reader.bookies()
+    assert some_read.wait(10)
+    with pytest.raises(TemporaryError, match="4,096 so far"):
+        reader.bookie(FIRST, by_topic=False, offset=0, limit=1)
+    going_on.set()
+    reader._patience_seconds = 10
+    assert reader.bookies()[0].ledgers == 5_006
+    assert ledgers.reads == 1
+
+
+def test_a_defect_while_reading_is_an_error_for_those_who_wait(
+    bookies: FakeBookies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+
+    def defect() -> "Iterator[tuple[LedgerId, bytes]]":
+        raise ZeroDivisionError
+
+    with pytest.raises(TemporaryError, match="could not be read"):
+        BookiesReader(defect, bookies, FakeClock()).bookies()

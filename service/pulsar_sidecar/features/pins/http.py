@@ -104,7 +104,8 @@ def bookies_router(reader: BookiesReader) -> APIRouter:
     def bookies_pins() -> list[BookiePins]:
         """List the bookies, including those that are down, with their ledgers' bytes and the bytes not collected.
 
-        The sidecar reads all ledgers at most once a minute, and for a tenth of the time.
+        The sidecar reads all ledgers at most once a minute, and for a tenth of the time. 503: the reading takes
+        longer; it goes on, and a later request gets its result.
         """
         return reader.bookies()
 

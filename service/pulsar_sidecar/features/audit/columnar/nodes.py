@@ -2,8 +2,8 @@
 
 `ownership.references` and `ownership.ledger_metadata` read one node exactly. This module reads the plain shapes that
 almost all nodes have with a few array operations for thousands of ledgers: managed ledgers' lists, cursors without
-properties, schemas, and BookKeeper's format 3 in the order in which Java writes its fields. Invariant: it reads a node
-only if it understands every byte as those exact readers do; it leaves all others to them.
+properties, and schemas; `ownership.columnar.ledgers` reads ledgers' metadata. Invariant: it reads a node only if it
+understands every byte as those exact readers do; it leaves all others to them.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from pulsar_sidecar.features.audit.arrays import NO_LEDGER, LedgerLists, Mask, Numbers
-from pulsar_sidecar.features.audit.columnar.protobuf import ValueBytes, Walk, joined, lengths_at, walk_of_nodes
+from pulsar_sidecar.ownership.columnar.ledgers import read_plain_ledgers
+from pulsar_sidecar.ownership.columnar.protobuf import ValueBytes, Walk, joined
 
 _NODES_AT_ONCE = 4_096
 _LEDGERS_AT_ONCE = 8_192
@@ -29,17 +30,22 @@ _LOWER, _UPPER = 0x0A, 0x12
 _INFO, _INDEX = 0x0A, 0x12
 _VERSION, _POSITION, _HASH = 0x08, 0x12, 0x1A
 
-_HEADER = b"BookieMetadataFormatVersion\t3\n"
-_QUORUM, _ENSEMBLE, _LENGTH, _LAST_ENTRY, _STATE = 0x08, 0x10, 0x18, 0x20, 0x28
-_SEGMENT, _DIGEST, _PASSWORD, _ACK_QUORUM, _CTIME, _CUSTOM, _TOKEN = 0x32, 0x38, 0x42, 0x48, 0x50, 0x5A, 0x60
-_MEMBER, _FIRST_ENTRY = 0x0A, 0x10
-_KEY, _VALUE = 0x0A, 0x12
-_CLOSED = 3
-_DIGESTS = 4
-_INT32 = 2**31
-_SHORTEST_KEY = 8
 UNKNOWN = -1
 _LEFT = -2
+
+
+def value_bytes(values: pa.Array) -> ValueBytes:
+    """Return the bytes of a ``binary`` column."""
+    _, offsets, content = values.buffers()
+    bounds = np.frombuffer(offsets, np.int32, len(values) + 1, values.offset * 4).astype(np.int64)
+    return ValueBytes(content, bounds, np.asarray(values.is_valid()))
+
+
+def _walk_of_nodes(values: pa.Array) -> tuple[Numbers, Walk]:
+    """Return the positions of the nodes of a ``binary`` column that are not null, and a walk through their messages."""
+    data = value_bytes(values)
+    there = np.flatnonzero(data.valid)
+    return there, Walk(data, data.start[there], data.end[there])
 
 
 def read_ledger_lists(values: pa.Array, *, with_entries: bool) -> tuple[LedgerLists, Numbers]:
@@ -62,7 +68,7 @@ def find_ledgers(values: pa.Array, wanted: Numbers) -> tuple[Mask, Mask]:
 
 
 def _find(values: pa.Array, wanted: Numbers) -> tuple[Mask, Mask]:
-    data = ValueBytes(values)
+    data = value_bytes(values)
     found, left = np.zeros(len(values), np.bool_), ~data.valid
     starts = _starts(data, left)
     node = _nodes_of(starts, data)
@@ -75,7 +81,7 @@ def _find(values: pa.Array, wanted: Numbers) -> tuple[Mask, Mask]:
 
 
 def _read(values: pa.Array, first: int, with_entries: bool) -> tuple[LedgerLists, Numbers]:
-    data = ValueBytes(values)
+    data = value_bytes(values)
     failed = ~data.valid
     starts = _starts(data, failed)
     node = _nodes_of(starts, data)
@@ -148,7 +154,7 @@ class PlainCursors:
 
 
 def read_plain_cursors(values: pa.Array) -> PlainCursors:
-    there, walk = walk_of_nodes(values)
+    there, walk = _walk_of_nodes(values)
     ledger_id = walk.required(_LEDGER, or_minus_one=True)
     walk.number(_MARK_DELETE_LEDGER, or_minus_one=True)
     walk.number(_MARK_DELETE_ENTRY, or_minus_one=True)
@@ -176,7 +182,7 @@ class PlainSchemas:
 
 
 def read_plain_schemas(values: pa.Array) -> PlainSchemas:
-    there, walk = walk_of_nodes(values)
+    there, walk = _walk_of_nodes(values)
     newest = walk.message(_INFO)
     nodes, ledger_ids = [there], [_read_entry(newest)]
     walk.demand(newest.ended())
@@ -209,71 +215,8 @@ def _distinct(node: Numbers, ledger_id: Numbers, read: Mask) -> PlainSchemas:
 
 def ledger_lengths(nodes: pa.Array) -> tuple[Numbers, Mask]:
     """Return the length of each ledger (`UNKNOWN` unless closed), and a mask of the nodes for the exact reader."""
-    parts = [_plain_lengths(ValueBytes(nodes[part])) for part in _slices(len(nodes), _NODES_AT_ONCE)]
-    lengths = np.concatenate(parts)
+    lengths: Numbers = np.full(len(nodes), _LEFT)
+    for part in _slices(len(nodes), _NODES_AT_ONCE):
+        plain = read_plain_ledgers(value_bytes(nodes[part]))
+        lengths[part.start + plain.node] = np.where(plain.closed, plain.length, UNKNOWN)
     return lengths, lengths == _LEFT
-
-
-def _plain_lengths(data: ValueBytes) -> Numbers:
-    rows, walk = _below_header(data)
-    quorum, ensemble, length = (walk.required(tag) for tag in (_QUORUM, _ENSEMBLE, _LENGTH))
-    _, has_last_entry = walk.number(_LAST_ENTRY, or_minus_one=True)
-    state = walk.required(_STATE)
-    _read_segments(walk, ensemble)
-    digest, _ = walk.number(_DIGEST)
-    walk.piece(_PASSWORD)
-    ack_quorum, has_ack_quorum = walk.number(_ACK_QUORUM)
-    walk.number(_CTIME)
-    _read_custom_metadata(walk)
-    walk.number(_TOKEN)
-    ack_quorum = np.where(has_ack_quorum, ack_quorum, quorum)
-    fitting = (ack_quorum >= 1) & (ack_quorum <= quorum) & (quorum <= ensemble) & (ensemble < _INT32)
-    known = (state >= 1) & (state <= _CLOSED) & (digest <= _DIGESTS)
-    understood = walk.ended() & fitting & known & (has_last_entry | (state != _CLOSED))
-    lengths: Numbers = np.full(len(data.start), _LEFT)
-    lengths[rows] = np.where(understood, np.where(state == _CLOSED, length, UNKNOWN), _LEFT)
-    return lengths
-
-
-def _below_header(data: ValueBytes) -> tuple[Numbers, Walk]:
-    """Return the nodes with the header and the length that it announces, and a walk through the message of each."""
-    message = data.start + len(_HEADER)
-    length, size, good = lengths_at(data, message)
-    at = message + size
-    good &= data.valid & (at + length == data.end)
-    for offset in (0, 8, 16, len(_HEADER) - 8):
-        good &= data.words(data.start + offset) == int.from_bytes(_HEADER[offset : offset + 8], "little")
-    rows = np.flatnonzero(good)
-    return rows, Walk(data, at[rows], data.end[rows])
-
-
-def _read_segments(walk: Walk, ensemble: Numbers) -> None:
-    """Demand that each segment names a full ensemble, the first begins with entry 0, and the others ascend."""
-    previous: Numbers = np.full(len(ensemble), -1)
-    for rows, segment in walk.messages(_SEGMENT):
-        members = np.zeros_like(rows)
-        for some, member in segment.messages(_MEMBER):
-            members[some] += 1
-            segment.demand(member.is_ascii(), some)
-        first = segment.required(_FIRST_ENTRY)
-        before = previous[rows]
-        follows = np.where(before < 0, first == 0, first > before)
-        walk.demand(segment.ended() & (members == ensemble[rows]) & follows, rows)
-        previous[rows] = first
-    walk.demand(previous >= 0)
-
-
-def _read_custom_metadata(walk: Walk) -> None:
-    """Demand that each entry has a value and a key that no other entry has."""
-    earlier: list[Numbers] = []
-    for rows, entry in walk.messages(_CUSTOM):
-        start, length, has_key = entry.piece(_KEY)
-        _, _, has_value = entry.piece(_VALUE)
-        mark = np.zeros_like(walk.at)
-        mark[rows] = walk.data.mark(start, length)
-        unlike = np.ones(len(rows), np.bool_)
-        for other in earlier:
-            unlike &= mark[rows] != other[rows]
-        earlier.append(mark)
-        usual = has_key & has_value & (length >= _SHORTEST_KEY) & walk.data.are_ascii(start, start + length)
-        walk.demand(entry.ended() & usual & unlike, rows)

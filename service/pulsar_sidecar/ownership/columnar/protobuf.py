@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
+import numpy.typing as npt
 
-from pulsar_sidecar.features.audit.arrays import Mask, Numbers
+Numbers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 _PADDING = 64
 """Bytes that may be read behind the last one; a few fields of at most 11 bytes are."""
@@ -46,19 +47,18 @@ def joined(groups: Any) -> Numbers:
 
 
 class ValueBytes:
-    """Bytes of a column's values, from ``start`` to ``end`` where they are ``valid``."""
+    """Bytes of many values, from ``start`` to ``end`` where they are ``valid``."""
 
-    def __init__(self, values: pa.Array) -> None:
-        _, offsets, content = values.buffers()
-        ends = np.frombuffer(offsets, np.int32, len(values) + 1, values.offset * 4).astype(np.int64)
-        size = int(ends[-1] - ends[0])
+    def __init__(self, content: bytes, bounds: Numbers, valid: Mask) -> None:
+        """Copy values that follow one another; ``bounds`` has the beginning of each, and the end of the last one."""
+        size = int(bounds[-1] - bounds[0])
         data = np.zeros(size + _PADDING, np.uint8)
         if size:
-            data[:size] = np.frombuffer(content, np.uint8, size, int(ends[0]))
-        ends -= ends[0]
+            data[:size] = np.frombuffer(content, np.uint8, size, int(bounds[0]))
+        ends = bounds - bounds[0]
         self.start: Numbers = ends[:-1]
         self.end: Numbers = ends[1:]
-        self.valid: Mask = np.asarray(values.is_valid())
+        self.valid = valid
         self._data = data
         self._words_beyond_ascii: Numbers | None = None
         self._pairs: Any = np.ndarray(len(data) - 1, np.dtype("<u2"), data, strides=(1,))
@@ -201,13 +201,6 @@ class Walk:
         """Return True where the message was understood to its end."""
         answer: Mask = self._good & (self.at == self._stop)
         return answer
-
-
-def walk_of_nodes(values: pa.Array) -> tuple[Numbers, Walk]:
-    """Return the positions of the nodes of a ``binary`` column that are not null, and a walk through their messages."""
-    data = ValueBytes(values)
-    there = np.flatnonzero(data.valid)
-    return there, Walk(data, data.start[there], data.end[there])
 
 
 def lengths_at(data: ValueBytes, at: Numbers) -> tuple[Numbers, Numbers, Mask]:
