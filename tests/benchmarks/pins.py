@@ -81,10 +81,17 @@ def _nodes(topics: int, ledgers: int, bookies: int) -> Iterator[tuple[str, bytes
             yield ledger_path(LedgerId(ledger)), ledger_metadata_bytes(custom_metadata=stamp, ensemble=ensemble)
 
 
+def _answer(url: str) -> requests.Response:
+    """Return the answer, after those that say only how far a reading of all ledgers is."""
+    while (answer := requests.get(url, timeout=600)).status_code == requests.codes.unavailable:
+        time.sleep(_LOOK_SECONDS)
+    return answer
+
+
 def _row(sidecar: SidecarProcess, store: str, path: str) -> Sequence[str]:
     before, used, began = requests_to(store), processor_seconds(sidecar.pid), time.monotonic()
     with _watching(sidecar) as watched:
-        answer = requests.get(f"{sidecar.url}{path}", timeout=600)
+        answer = _answer(f"{sidecar.url}{path}")
     took = time.monotonic() - began
     answer.raise_for_status()
     return (
