@@ -108,7 +108,8 @@ def _read(url: str, reader: str, environment: Mapping[str, str]) -> tuple[float,
     """Return the seconds, and the processor's, that a reader in a process of its own takes."""
     command = [sys.executable, "-m", __name__, url, reader]
     answer = subprocess.run(command, env={**os.environ, **environment}, check=True, stdout=subprocess.PIPE).stdout
-    seconds, used = json.loads(answer)
+    # The index logs to the same place.
+    seconds, used = json.loads(answer.splitlines()[-1])
     return seconds, used
 
 
@@ -171,7 +172,7 @@ def _main(url: str, reader: str) -> None:
             _answers(client, paths)
         elif _first_answer(url):
             raise RuntimeError("there is a shadow; the figures are worthless")
-        sys.stdout.write(json.dumps([time.monotonic() - started, time.process_time() - used]))
+        sys.stdout.write(f"\n{json.dumps([time.monotonic() - started, time.process_time() - used])}\n")
 
 
 if __name__ == "__main__":
