@@ -35,7 +35,7 @@ def may_be_shadow(data: bytes) -> bool:
 
 def may_hold_shadow(nodes: bytes, starts: Iterable[int]) -> bool:
     """Return True if `may_be_shadow` is True for a node that begins at one of these places."""
-    return _PROPERTY in nodes or any(nodes.startswith(WRAPPER_MAGIC, start) for start in starts)
+    return _PROPERTY in nodes or WRAPPER_MAGIC in {nodes[start : start + len(WRAPPER_MAGIC)] for start in starts}
 
 
 def shadow_at(path: str, data: bytes) -> Shadow | None:

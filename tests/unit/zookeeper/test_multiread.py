@@ -182,13 +182,13 @@ def test_packets_begin_small_and_grow_on_small_nodes() -> None:
         teach(size, packet, SMALL)
     assert asked[0] <= 4
     assert asked == sorted(asked)
-    assert asked[-1] == 200
+    assert asked[-1] == 500
     assert size.in_flight == 8
 
 
 def test_nodes_of_a_kind_not_met_yet_are_suspected_to_be_large() -> None:
     size = grown()
-    assert len(size.take(LEDGERS, 0)) == 200
+    assert len(size.take(LEDGERS, 0)) == 500
     assert len(size.take(TOPICS, 0)) <= 4
     assert len(size.take([*LEDGERS[:50], *TOPICS], 0)) < 55
 
@@ -198,7 +198,7 @@ def test_nodes_that_are_not_there_teach_that_their_kind_is_small() -> None:
     for _ in range(8):
         packet = size.take(LEDGERS, 0)
         size.learn(packet, [0] * len(packet))
-    assert len(size.take(LEDGERS, 0)) == 200
+    assert len(size.take(LEDGERS, 0)) == 500
 
 
 def test_large_node_shrinks_the_next_packet_of_its_kind() -> None:
@@ -211,14 +211,14 @@ def test_large_node_shrinks_the_next_packet_of_its_kind() -> None:
 def test_a_lost_answer_makes_packets_smaller_down_to_one_node() -> None:
     size = grown()
     size.shrink()
-    assert len(size.take(LEDGERS, 0)) == 50
+    assert len(size.take(LEDGERS, 0)) == 125
     assert size.in_flight == 1
     for _ in range(10):
         size.shrink()
     assert len(size.take(LEDGERS, 0)) == 1
     for _ in range(10):
         teach(size, size.take(LEDGERS, 0), SMALL)
-    assert len(size.take(LEDGERS, 0)) == 200
+    assert len(size.take(LEDGERS, 0)) == 500
 
 
 def request_bytes(packet: Sequence[str]) -> int:

@@ -34,7 +34,7 @@ _END = _OP_HEADER.pack(-1, 1, -1)
 _NO_WATCH = b"\x00"
 
 _UNDECODABLE = "ZooKeeper's answer to a multi-read could not be decoded; read again"
-_MAX_NODES = 200
+_MAX_NODES = 500
 _MAX_REQUEST_BYTES = 256 * 1024
 TARGET_ANSWER_BYTES = 512 * 1024
 _FIRST_GUESS_BYTES = 128 * 1024
@@ -181,14 +181,15 @@ def parse_children(answer: bytes, at: int) -> tuple[Listed | Refused, int]:
     if kind != GET_CHILDREN or done:
         raise struct.error("not a getChildren result")
     names = []
+    unpack_length, size = _INT.unpack_from, _INT.size
     for _ in range(count):
-        (length,) = _INT.unpack_from(answer, at)
-        at += _INT.size
-        name = answer[at : at + length]
-        if length <= 0 or len(name) != length:
-            raise struct.error("a name without its end")
-        names.append(name.decode())
-        at += length
+        (length,) = unpack_length(answer, at)
+        if length <= 0:
+            raise struct.error("an empty name")
+        at += size
+        end = at + length
+        names.append(answer[at:end].decode())
+        at = end
     node, at = parse_node(answer, at)
     return (node if isinstance(node, Refused) else Listed(names, node)), at
 
@@ -228,18 +229,17 @@ class PacketSize:
         """Return the paths of the next packet: at least one, within ZooKeeper's limit for a request."""
         answer_bytes, request_bytes = 0, 0
         kind, node_bytes = "//", 0
-        for position in range(start, min(len(paths), start + self._most)):
-            path = paths[position]
+        some = paths[start : start + self._most]
+        for position, path in enumerate(some):
             # Neighbours are of one kind.
             if not path.startswith(kind):
                 kind = f"{_kind(path)}/"
                 node_bytes = _ANSWER_OVERHEAD_BYTES + self._bytes_by_kind.get(kind[:-1], _FIRST_GUESS_BYTES)
             answer_bytes += node_bytes
             request_bytes += 4 * len(path)
-            too_much = answer_bytes > TARGET_ANSWER_BYTES or request_bytes > _MAX_REQUEST_BYTES
-            if too_much and position > start:
-                return paths[start:position]
-        return paths[start : start + self._most]
+            if answer_bytes > TARGET_ANSWER_BYTES or request_bytes > _MAX_REQUEST_BYTES:
+                return some[: max(1, position)]
+        return some
 
     def learn(self, paths: Sequence[str], sizes_bytes: Sequence[int]) -> None:
         """Learn the sizes of an answer's nodes."""
