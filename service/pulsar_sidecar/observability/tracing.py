@@ -68,8 +68,12 @@ def continuing(
     request: RequestTrace, name: str, attributes: Attributes | None = None, kind: SpanKind = SpanKind.INTERNAL
 ) -> Iterator[Span]:
     """Work for this request: `identified`, and in a span of its trace, or of a new one if it has none."""
-    with identified(request.request_id), _span(name, attributes, kind, _context_of(request)) as begun:
-        yield begun
+    with identified(request.request_id):
+        if _Recording.tracer is None:  # reading the parent would cost every request more than its id
+            yield INVALID_SPAN
+            return
+        with _span(name, attributes, kind, _context_of(request)) as begun:
+            yield begun
 
 
 @contextmanager

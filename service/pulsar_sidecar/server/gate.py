@@ -8,6 +8,7 @@ refused page's origin, and of query and body only what a route accepted.
 """
 
 import json
+import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -50,6 +51,7 @@ _NOT_UNDERSTOOD = frozenset({400, 401, 403, 413})
 """Statuses of requests whose query and body no route has checked, so that they may hold a secret."""
 
 _log = structlog.get_logger(__name__)
+_lines = logging.getLogger(__name__)
 _admin = structlog.get_logger("admin")
 
 
@@ -203,9 +205,11 @@ class _Answer:
 def _log_request(scope: Scope, caller: Caller, change: Change | None, answer: _Answer, milliseconds: float) -> None:
     """Log one line for a request; for a change also its caller, address, content and outcome."""
     sent = scope["raw_path"].decode("latin-1")
+    routine = change is None and (sent in OPEN_PATHS or (scope["method"] in READING and answer.status < 500))
+    if routine and not _lines.isEnabledFor(logging.DEBUG):  # structlog asks only once it has bound the line
+        return
     line = {"method": scope["method"], "path": sent[:500], "status": answer.status, "role": caller.role}
     if change is None:
-        routine = sent in OPEN_PATHS or (scope["method"] in READING and answer.status < 500)
         (_log.debug if routine else _log.info)("request", **line, milliseconds=milliseconds)
         return
     understood = answer.status not in _NOT_UNDERSTOOD

@@ -6,7 +6,7 @@ route; requests of one kind that wait for the cluster leave threads for the othe
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -84,7 +84,7 @@ class GuardedRoute(APIRoute):
     @asynccontextmanager
     async def _place(self) -> AsyncIterator[None]:
         try:
-            async with asyncio.timeout(_PLACE_SECONDS):
+            async with asyncio.timeout(_PLACE_SECONDS) if self._places.locked() else nullcontext():
                 await self._places.acquire()
         except TimeoutError as error:
             raise TemporaryError(f"{_AT_ONCE} requests of this kind wait for the cluster; try again") from error

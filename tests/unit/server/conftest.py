@@ -1,7 +1,9 @@
+import logging
 from collections.abc import Iterator
 
 import pytest
 import structlog
+from pulsar_sidecar.server import gate as gates
 from structlog.typing import EventDict
 
 from tests.fakes.deletion_service import FakeDeletionService
@@ -17,7 +19,10 @@ def _drop(_logger: object, _method: str, _event: EventDict) -> EventDict:
 def _server_log_elsewhere() -> Iterator[None]:
     """The server runs in this process; its log is not what a failing test wants to show."""
     structlog.configure(processors=[_drop], wrapper_class=structlog.BoundLogger)
+    gate = logging.getLogger(gates.__name__)
+    gate.setLevel(logging.DEBUG)
     yield
+    gate.setLevel(logging.NOTSET)
     structlog.reset_defaults()
 
 

@@ -25,6 +25,7 @@ from pulsar_sidecar.server.gate import OPEN_PATHS, Gate
 from pulsar_sidecar.server.guard import guarded_router, guarded_routes
 from pulsar_sidecar.server.pass_through import PassThrough
 from pulsar_sidecar.server.rights import Right, Rights
+from starlette.routing import Match, Route
 
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.fakes.passed_requests import FakeBrokers
@@ -198,6 +199,15 @@ def test_unowned_resources_require_the_operator(gated: GatedApp, owners: Owners)
         if right is Right.OWNED_CHANGE:
             assert gated.ask(method, filled(path, IN_PATHS), CALLERS["admin"], BODIES.get(path)) == REFUSED, path
             assert gated.ask(method, filled(path, IN_PATHS), CALLERS["operator"], BODIES.get(path)) != REFUSED, path
+
+
+def test_a_plain_path_has_the_route_that_its_patterns_would_find(gated: GatedApp) -> None:
+    routes = [route for route in gated.app.routes if isinstance(route, Route)]
+    plain = [(method, route) for route in routes if "{" not in route.path for method in route.methods or ()]
+    assert len(plain) > 30
+    for method, route in plain:
+        scope = {"type": "http", "method": method, "path": route.path}
+        assert next(each for each in routes if each.matches(scope)[0] is Match.FULL) is route
 
 
 def test_the_rights_fit_the_routes(gated: GatedApp) -> None:
