@@ -45,14 +45,16 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
         maker = stack.enter_context(contextlib.closing(OrphanMaker(addresses, arguments.topics)))
         store = stack.enter_context(ZooKeeperMetadataStore(addresses.metadata_store_url, _CLOCK))
         sidecar = sidecars.start_with_defaults()
+        in_front = sidecars.start_with_defaults(two_phase_deletion_consumer_enabled=False)
         drained = SidecarUnderLoad(sidecar, store, backlog_gauge(addresses))
         setup = _Setup(arguments, addresses, maker, drained)
         setup.drain()  # only warms up
         rows = []
         with _server_that_does_nothing() as port:
             rows += setup.idle_and_draining("a server that does nothing", LOOPBACK, port)
-        url = urlsplit(sidecar.url)
-        rows += setup.idle_and_draining("the sidecar", str(url.hostname), int(url.port or 0))
+        for who, asked in (("the sidecar", sidecar), ("a sidecar without a consumer", in_front)):
+            url = urlsplit(asked.url)
+            rows += setup.idle_and_draining(who, str(url.hostname), int(url.port or 0))
     return [Table(f"{PATH} at {arguments.rate:.0f} requests/s", _HEAD, rows)]
 
 
@@ -76,7 +78,7 @@ class _Setup:
                 rates.append(self.drain(client.take))
                 taken.append(client.take())
         rate = f"{sum(rates) / len(rates):,.0f}"
-        return [(f"{who}, idle", "", *_cells(idle)), (f"{who}, while it drains", rate, *_cells(joined(taken)))]
+        return [(f"{who}, idle", "", *_cells(idle)), (f"{who}, during the drain", rate, *_cells(joined(taken)))]
 
     def drain(self, begins: Callable[[], object] = lambda: None) -> float:
         """Ledgers a second; ``begins`` is called when all is prepared."""

@@ -58,6 +58,21 @@ def test_a_pause_holds_on_all_sidecars_until_a_resume_on_one(scene: Scene) -> No
         wait_for_metric(sidecar, "paused", 0)
 
 
+def test_a_sidecar_without_a_consumer_serves_the_first_phase_only(scene: Scene) -> None:
+    (in_front,) = scene.start_together({"two_phase_deletion_consumer_enabled": False})
+    before = scene.orphans(scene.topic("recorded"), 3)
+    scene.append(in_front, before.records())
+    until(lambda: in_front.inflight() > 0, "records wait")
+    assert any("no sidecar consumes" in each for each in in_front.status()["warnings"])
+    holds_for(lambda: in_front.inflight() > 0, "nothing consumes them", 2.5)
+    assert scene.workload.existing(before.data) == before.data
+    worker = scene.sidecars.start()
+    scene.oracles.wait_for_finals(before.data)
+    assert not scene.workload.existing(before.data)
+    instances = {each["name"]: each["consumes"] for each in worker.status()["instances"]}
+    assert instances == {in_front.name: False, worker.name: True}
+
+
 def test_a_rate_limits_every_sidecar(scene: Scene) -> None:
     left = scene.orphans(scene.topic("slow"), 30)
     first, second = scene.start_together({}, {})

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import structlog.testing
+from pulsar_sidecar.features.ledger_deletion.control import SidecarRegistry
 from pulsar_sidecar.features.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.features.ledger_deletion.outcomes import notes
 from pulsar_sidecar.features.ledger_deletion.ports import Collected, DeletionTopic, OutgoingMessage
@@ -161,6 +162,28 @@ def test_metadata_migration_stops_the_second_phase_and_refuses_new_deletions(
     with pytest.raises(TemporaryError):
         service.delete_topic(topic, partitioned=False, force=True, requested_by="me")
     assert not fake_pulsar.store.children(OPERATIONS)
+
+
+def test_a_sidecar_without_a_consumer_is_ready_and_leaves_records_to_others(
+    fake_pulsar: FakePulsar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, instance=replace(INSTANCE, consumes=False))
+    runtime = service._runtime
+    ready_during_the_look = []
+
+    def stop_soon(seconds: float, stop: threading.Event) -> None:
+        ready_during_the_look.append(runtime.ready.is_set())
+        stop.set()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(fake_pulsar.clock), "wait_seconds", staticmethod(stop_soon))
+        runtime._work()
+    assert ready_during_the_look == [True]
+    assert not fake_pulsar.topics._consumers
+    runtime.registry.keep()
+    assert any("no sidecar consumes pending deletions" in each for each in service.status().warnings)
+    SidecarRegistry(fake_pulsar.store.other_session(), replace(INSTANCE, name="sidecar-2")).keep()
+    assert not any("consumes" in each for each in service.status().warnings)
 
 
 def test_a_direct_deletion_whose_answer_is_lost_reports_an_unknown_outcome(

@@ -76,6 +76,7 @@ def open_feature(cluster: ClusterAccess) -> Feature:
         # With several brokers in one setting, this sidecar runs beside none of them in particular.
         broker_url=settings.web_service_url if "," not in settings.web_service_url else None,
         started_ms=clock.now_ms(),
+        consumes=settings.two_phase_deletion_consumer_enabled,
     )
     metrics = DeletionMetrics(cluster.cluster_name)
     service = LedgerDeletion(Runtime(configuration_of(settings), ports, instance, metrics, cluster.steps))

@@ -257,6 +257,8 @@ class SidecarInstance:
     broker_url: str | None
     """URL of the broker that it runs beside."""
     started_ms: int
+    consumes: bool = True
+    """True if it consumes pending deletions (``twoPhaseDeletionConsumerEnabled``)."""
 
 
 @result

@@ -519,17 +519,27 @@ class Runtime:
         for warning in self.ports.topics.warnings():
             log.warning("cluster configuration impairs ledger deletion", warning=warning)
         processor = self.processor()
-        pending = self.ports.topics.pending()
+        pending = self.ports.topics.pending() if self.instance.consumes else None
         self.control = self.service_control.read()
         self.last_error = self.last_error_at_ms = None
         self.ready.set()
         self.was_ready.set()
-        log.info("consuming pending deletions", instance=self.instance.name)
         try:
-            self._consume(processor, pending)
+            if pending is None:
+                log.info("leaving pending deletions to other sidecars", instance=self.instance.name)
+                self._serve_without_consuming()
+            else:
+                log.info("consuming pending deletions", instance=self.instance.name)
+                self._consume(processor, pending)
         finally:
             self.ready.clear()
-            pending.close()
+            if pending is not None:
+                pending.close()
+
+    def _serve_without_consuming(self) -> None:
+        while not self.stop.is_set():
+            self._check_migration()
+            self.ports.clock.wait_seconds(_UPKEEP_SECONDS, self.stop)
 
     def _consume(self, processor: PendingDeletionProcessor, pending: PendingDeletions) -> None:
         clock, late_ms = self.ports.clock, self.configuration.watchdog_late_ms

@@ -415,7 +415,7 @@ class LedgerDeletion:
         as_of_ms = runtime.ports.clock.now_ms()
         enabled = runtime.configuration.enabled
         found, now_ms = protections(store), store.now_ms()
-        running = runtime.deleter.running()
+        running, instances = runtime.deleter.running(), runtime.registry.instances()
         inflight, dead_letters = runtime.inflight_or_last() if enabled else (None, None)
         protected = sorted(
             (each for each in found if each.until_ms > now_ms), key=lambda each: (each.until_ms, each.ledger_id)
@@ -426,7 +426,7 @@ class LedgerDeletion:
             inflight=inflight,
             dead_letters=dead_letters,
             deleted_per_second=runtime.throughput.per_second() if enabled else None,
-            instances=runtime.registry.instances(),
+            instances=instances,
             running_topic_deletions=len(running),
             last_error=runtime.last_error,
             last_error_at_ms=runtime.last_error_at_ms,
@@ -434,6 +434,7 @@ class LedgerDeletion:
             protected_ledgers=tuple(protected[:_SHOWN_PROTECTIONS]),
             bookkeeper_exclusive_to_cluster=runtime.configuration.policy.bookkeeper_exclusive,
             warnings=(
+                *_without_consumers(instances),
                 *runtime.ports.topics.warnings(),
                 *runtime.shadows.warnings(),
                 *runtime.shadow_watch.warnings(),
@@ -580,3 +581,9 @@ def _answer(outcome: RecordOutcome) -> LedgerDeletionAnswer:
     if reason is OutcomeReason.OUTCOME_UNKNOWN:
         raise OutcomeUnknownError(f"{text}; repeat the call")
     raise TemporaryError(text)
+
+
+def _without_consumers(instances: Sequence[SidecarInstance]) -> tuple[str, ...]:
+    if not instances or any(each.consumes for each in instances):
+        return ()
+    return ("no sidecar consumes pending deletions; start one with twoPhaseDeletionConsumerEnabled=true",)
