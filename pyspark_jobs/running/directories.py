@@ -23,6 +23,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_jobs.running.tasks import About, Batches, Task, in_worker, mapped, spark_schema
 
+_RENAMES_AT_ONCE = ("file", "hdfs")
+"""File systems that rename a directory at once; an object store copies one object after the other."""
 _DIGESTS_AT_ONCE = 4
 _ROW_GROUPS_OF_A_TASK = 8
 _ROWS_AT_ONCE = 131_072
@@ -30,7 +32,10 @@ _ROWS_AT_ONCE = 131_072
 
 
 class Directory:
-    """Path on any of Hadoop's file systems; an unfinished one is renamed in the end."""
+    """Path on any of Hadoop's file systems; an unfinished one is renamed in the end.
+
+    `InvalidInputError`: Spark has no such file system, or cannot reach it.
+    """
 
     def __init__(self, spark: SparkSession, place: str, target: "Directory | None" = None) -> None:
         self.place = place.rstrip("/") or "/"
@@ -38,8 +43,14 @@ class Directory:
         self._target = target
         self._jvm: Any = spark._jvm
         path = self._path()
-        self._system = path.getFileSystem(spark._jsc.hadoopConfiguration())
-        self._root = self._system.makeQualified(path)
+        try:
+            self._system = path.getFileSystem(spark._jsc.hadoopConfiguration())
+            self._root = self._system.makeQualified(path)
+        except Exception as error:  # whatever the JVM throws for this scheme
+            raise InvalidInputError(
+                f"Spark cannot open {place} ({_reason(error)}); name its connector at submission, such as "
+                "--packages org.apache.hadoop:hadoop-aws:VERSION for s3a://, or copy the directory to a disk"
+            ) from error
 
     def below(self, name: str) -> str:
         return f"{self.place}/{name}"
@@ -54,12 +65,12 @@ class Directory:
         """Yield an unfinished directory beside this one, with a dot in front, which `finish` renames to this one.
 
         Only its owner may read it, whatever the umask (object stores have no such rights). Without `finish` nothing is
-        left behind. `InvalidInputError`: this directory exists, or its parent does not.
+        left behind. `InvalidInputError`: this directory exists, or its parent does not; object stores need no parent.
         """
-        if self._system.exists(self._root):
+        if self._exists(self._root):
             raise InvalidInputError(f"{self.place} exists already; nothing is overwritten, name another directory")
         parent = self._root.getParent()
-        if parent is not None and not self._system.exists(parent):
+        if self._renames_at_once() and parent is not None and not self._exists(parent):
             raise InvalidInputError(f"there is no directory above {self.place}; create it first")
         head, slash, name = self.place.rpartition("/")
         making = Directory(self._spark, f"{head}{slash}.{name}.unfinished-{uuid.uuid4().hex[:8]}", self)
@@ -72,14 +83,28 @@ class Directory:
             self._system.delete(making._root, True)
 
     def finish(self, name: str, document: Mapping[str, Any]) -> None:
-        """See `UnfinishedDirectory.finish`."""
+        """See `UnfinishedDirectory.finish`; where no rename is at once, the document comes after all other files."""
         assert self._target is not None
-        self.write_text(name, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        if self._renames_at_once():
+            self.write_text(name, text)
         self.clean()
         self._close_to_others(self._system.getFileStatus(self._root))
         target = self._target._root
-        if self._system.exists(target) or not self._system.rename(self._root, target):
+        if self._exists(target) or not self._system.rename(self._root, target):
             raise InvalidInputError(f"{self._target.place} was created meanwhile; nothing is overwritten")
+        if not self._renames_at_once():
+            self._target.write_text(name, text)
+            self._close_to_others(self._system.getFileStatus(self._target._path(name)))
+
+    def _renames_at_once(self) -> bool:
+        return self._root.toUri().getScheme() in _RENAMES_AT_ONCE
+
+    def _exists(self, path: Any) -> bool:
+        try:
+            return bool(self._system.exists(path))
+        except Exception as error:  # whatever the JVM throws for this file system
+            raise InvalidInputError(f"{self.place} cannot be looked for ({_reason(error)})") from error
 
     def _close_to_others(self, status: Any) -> None:
         rights = OWNERS_DIRECTORY if status.isDirectory() else OWNERS_FILE
@@ -96,7 +121,7 @@ class Directory:
             with closing(self._system.open(self._path(name))) as stream:
                 return json.loads(bytes(stream.readAllBytes()))
         except Exception as error:  # whatever the JVM throws for this file system
-            raise InvalidInputError(f"{self.place} has no readable {name}") from error
+            raise InvalidInputError(f"{self.place} has no readable {name} ({_reason(error)})") from error
 
     def write_text(self, name: str, text: str) -> None:
         with closing(self._system.create(self._path(name), False)) as stream:
@@ -135,6 +160,11 @@ class Directory:
 
     def _path(self, name: str | None = None) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self.place if name is None else self.below(name))
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of what the JVM threw, or of the error itself."""
+    return str(getattr(error, "java_exception", error)).partition("\n")[0]
 
 
 def demand_files(directory: Directory, wanted: Mapping[str, str]) -> None:

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--orphans", type=float, nargs="+", default=[0.001], help="as a share of referenced ledgers")
     parser.add_argument("--of-a-topic", type=int, help="ledgers of each topic's list; 4 to 150 by default")
     parser.add_argument("--wide", action="store_true", help="spread ids over 32 bits, not over 28")
-    parser.add_argument("--engines", nargs="+", default=list(_ENGINES), choices=list(_ENGINES))
+    parser.add_argument("--engines", nargs="+", default=_DEFAULT, choices=list(_ENGINES))
     parser.add_argument("--scratch", type=Path, default=None, help="where the made-up clusters lie meanwhile")
 
 
@@ -70,6 +70,9 @@ def _measured(cluster: MadeUpCluster, engines: Sequence[str], scratch: Path | No
                     raise RuntimeError(f"{name} found {figures['left_over']} orphans of {cluster.orphans}")
                 times = (f"{figures[unit]:,.1f}" for unit in ("seconds", "cpu_seconds"))
                 rows.append((f"{_ENGINES[name]}{when}", *times, f"{figures['memory_mb']:,.0f}"))
+                if "shuffled_mb" in figures:
+                    moved = (f"{figures[unit]:,.0f} MB" for unit in ("shuffled_mb", "spilled_mb"))
+                    notes.append("{}: {} shuffled, {} spilled to a disk.".format(_ENGINES[name], *moved))
     references = cluster.referenced + cluster.lost
     title = f"{cluster.ledgers:,} ledgers, {references:,} references, {cluster.orphans:,} orphans, {size_mb:,.0f} MB"
     return Table(title, ("", "seconds", "seconds of processor time", "largest process, MB"), rows, notes)
@@ -80,11 +83,15 @@ _ENGINES = {
     "exact": "embedded engine, whole audit, --exact",
     "spark": f"Spark job, whole audit (local, {_DRIVER_MEMORY} driver)",
     "spark-executors": "Spark job, whole audit, two executors of 1 GB",
+    "spark-s3": "Spark job, whole audit, all directories on an S3 server",
     "sets": "embedded engine's comparison of ids alone",
     "spark-sets": "Spark job's comparison of ids alone",
     "spark-join": "Spark's left_anti join of ids alone",
     "duckdb": "DuckDB's anti join of ids alone",
 }
+
+
+_DEFAULT = [name for name in _ENGINES if name != "spark-s3"]
 
 
 def _write_ids(cluster: MadeUpCluster, place: Path) -> None:
@@ -129,12 +136,67 @@ def _spark(place: Path, master: str = _LOCAL) -> int:
     from pyspark_jobs.running.sessions import session
 
     places = [str(place / name) for name in ("dump", "listing", f"spark-{os.getpid()}")]
-    summary = audit(session(_spark_builder(_AS_SUBMITTED, master)), *places, None, AuditPolicy())
+    builder = _spark_builder(_AS_SUBMITTED, master).config("spark.eventLog.dir", str(_events(place)))
+    for name, value in {"enabled": "true", "rolling.enabled": "false", "compress": "false"}.items():
+        builder = builder.config(f"spark.eventLog.{name}", value)
+    spark = session(builder)
+    summary = audit(spark, *places, None, AuditPolicy())
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()  # then the log of events is written
     return sum(count.ledgers for count in summary.orphans.values())
+
+
+def _events(place: Path) -> Path:
+    directory = place / f"events-{os.getpid()}"
+    directory.mkdir(exist_ok=True)
+    return directory
+
+
+def _moved_mb(place: Path) -> dict[str, float]:
+    """What Spark's tasks shuffled, and what they spilled to a disk; nothing if no Spark job ran."""
+    lines = [line for file in _events(place).iterdir() for line in file.open() if '"SparkListenerTaskEnd"' in line]
+    tasks = [json.loads(line).get("Task Metrics", {}) for line in lines]
+    shuffled = sum(task.get("Shuffle Write Metrics", {}).get("Shuffle Bytes Written", 0) for task in tasks)
+    spilled = sum(task.get("Disk Bytes Spilled", 0) for task in tasks)
+    return {"shuffled_mb": shuffled / 1e6, "spilled_mb": spilled / 1e6} if tasks else {}
 
 
 def _spark_executors(place: Path) -> int:
     return _spark(place, "local-cluster[2,1,1024]")
+
+
+def _spark_s3(place: Path) -> int:
+    """Needs hadoop-aws with the AWS SDK, which Spark gets from Maven Central once."""
+    import pyspark
+    from pulsar_sidecar.features.audit.requests import AuditPolicy
+
+    from pyspark_jobs.orphan_ledgers.job import run as audit
+    from pyspark_jobs.running.sessions import session
+    from tests.contract.offload_storages import ACCESS_KEY, BUCKET, S3Storage, s3_server
+
+    (client,) = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
+    package = f"org.apache.hadoop:hadoop-aws:{client.stem.rpartition('-')[2]}"
+    builder = _spark_builder(_AS_SUBMITTED).config("spark.jars.packages", package)
+    with s3_server() as endpoint:
+        bucket = S3Storage(endpoint)
+        for file in (file for name in ("dump", "listing") for file in (place / name).rglob("*.*")):
+            bucket.write(str(file.relative_to(place)), file.read_bytes(), {})
+        settings = {
+            "endpoint": endpoint,
+            "path.style.access": "true",
+            "connection.ssl.enabled": "false",
+            "access.key": ACCESS_KEY.key_id,
+            "secret.key": ACCESS_KEY.secret,
+        }
+        for name, value in settings.items():
+            builder = builder.config(f"spark.hadoop.fs.s3a.{name}", value)
+        places = [f"s3a://{BUCKET}/{name}" for name in ("dump", "listing", "audits/monday")]
+        summary = audit(session(builder), *places, None, AuditPolicy())
+        objects = (name for name in bucket.object_names() if not name.endswith("/"))  # marks of directories
+        written = {name for name in objects if not name.startswith(("dump/", "listing/"))}
+    beside = {"summary.json", "report.html", "metrics.prom"}
+    if written != {f"audits/monday/{name}" for name in {*summary.files, *beside}}:
+        raise RuntimeError(f"the audit left {sorted(written)}")
+    return sum(count.ledgers for count in summary.orphans.values())
 
 
 def _sets(place: Path) -> int:
@@ -194,6 +256,7 @@ def _main(name: str, place: Path) -> None:
         "exact": _exact,
         "spark": _spark,
         "spark-executors": _spark_executors,
+        "spark-s3": _spark_s3,
         "sets": _sets,
         "spark-sets": _spark_sets,
         "spark-join": _spark_join,
@@ -211,6 +274,7 @@ def _figures(work: Callable[[Path], int], place: Path) -> dict[str, float]:
         "seconds": time.perf_counter() - started,
         "cpu_seconds": processor_seconds() - used,
         "memory_mb": largest_process_mb(),
+        **_moved_mb(place),
     }
 
 

@@ -2,7 +2,7 @@
 
 A process of its own, so that Spark's threads and sockets are not the tests'. Each order is one line of JSON with the
 job's places; each answer is the reason why there is no result, or null. Every other job takes the ways of inputs that
-are on no disk, and of ledgers or suspects that no executor can hold.
+are on no disk, of stores that rename nothing at once, and of ledgers or suspects that no executor can hold.
 """
 
 import json
@@ -20,6 +20,7 @@ from pyspark_jobs.duplicates import engine as duplicates_engine
 from pyspark_jobs.duplicates import job as duplicates
 from pyspark_jobs.orphan_ledgers import engine
 from pyspark_jobs.orphan_ledgers.job import run
+from pyspark_jobs.running import directories
 from pyspark_jobs.running.directories import Directory
 from pyspark_jobs.running.sessions import session
 from tests.unit.audit.audited_clusters import NO_WAITING
@@ -58,6 +59,7 @@ def main(orders: Path, answers: Path) -> None:
 def _far_and_many() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Directory, "on_disk", lambda _: None)
+        patch.setattr(directories, "_RENAMES_AT_ONCE", ())
         patch.setattr(engine, "_MOST_PACKED_BYTES", -1)
         patch.setattr(engine, "_MOST_BROADCAST_ROWS", -1)
         yield

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pulsar_sidecar.adapters.parquet.directories import open_tables
+from pulsar_sidecar.adapters.parquet.directories import hidden_beside, open_tables
 from pulsar_sidecar.adapters.parquet.inputs import read_table
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.features.audit.results.tables import NODES, Subtree, Table
@@ -208,6 +208,16 @@ def test_dump_is_refused_as_listing_or_with_a_broken_manifest(tmp_path: Path) ->
         (tmp_path / "dump" / "manifest.json").write_text(text)
         with pytest.raises(InvalidInputError, match="no readable manifest"):
             open_tables(tmp_path / "dump", InputKind.DUMP)
+
+
+def test_addresses_of_object_stores_are_refused_with_the_next_step(tmp_path: Path) -> None:
+    address = Path("s3://bucket/dumps/monday")
+    with pytest.raises(InvalidInputError, match="only the Spark job reads and writes object stores"):
+        open_tables(address, InputKind.DUMP)
+    with pytest.raises(InvalidInputError, match="work on a disk"), hidden_beside(address, "unfinished"):
+        pass
+    with pytest.raises(InvalidInputError, match="create it first"), hidden_beside(tmp_path / "a" / "b", "unfinished"):
+        pass
 
 
 # --- listings --------------------------------------------------------------------------------------------------------

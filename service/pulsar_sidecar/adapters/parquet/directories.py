@@ -7,6 +7,7 @@ names, counts as one; all others are left alone. Needs no Arrow.
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator
@@ -21,6 +22,7 @@ from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 from pulsar_sidecar.reports.documents import MANIFEST_NAME, SUMMARY_NAME
 
 _DEPTH: Final = 3
+_ADDRESS: Final = re.compile("[a-z][a-z0-9]+:/")
 
 
 def open_tables(directory: Path, kind: InputKind) -> Manifest:
@@ -71,7 +73,8 @@ def hidden_beside(directory: Path, suffix: str) -> Iterator[Path]:
     try:
         hidden = Path(tempfile.mkdtemp(prefix=f".{directory.name}.{suffix}-", dir=parent))
     except FileNotFoundError as error:
-        raise InvalidInputError(f"there is no directory {parent}; create it first") from error
+        advice = _advice_about_stores(directory) or "; create it first"
+        raise InvalidInputError(f"there is no directory {parent}{advice}") from error
     except OSError as error:
         raise TemporaryError(f"nothing can be written in {parent} ({error.strerror})") from error
     try:
@@ -129,7 +132,15 @@ def read_document(directory: Path, name: str, advice: str) -> Any:
     try:
         return json.loads((directory / name).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
+        advice = _advice_about_stores(directory) or advice
         raise InvalidInputError(f"{directory} has no readable {name}{advice}") from error
+
+
+def _advice_about_stores(directory: Path) -> str:
+    """Return the next step after an address, of which a path has one slash less; nothing for other paths."""
+    if _ADDRESS.match(str(directory)) is None:
+        return ""
+    return "; only the Spark job reads and writes object stores: work on a disk, and copy the whole directory"
 
 
 def demand_files(directory: Path, wanted: Collection[str], name: str) -> None:
