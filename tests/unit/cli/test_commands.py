@@ -138,7 +138,7 @@ def test_status_as_a_table_and_as_json(terminal: Terminal, service: FakeDeletion
     assert table.code == 0
     assert "in flight\n  count          7\n  age            120 ms\n  oldest         5 seconds\n" in table.out
     assert "sidecars\n  name" in table.out
-    assert re.search(r"^  east-1 +http://a:8750 +- +1970-01-01T00:00:00.005Z$", table.out, re.MULTILINE)
+    assert re.search(r"^  east-1 +http://a:8750 +- +1970-01-01T00:00:00.005Z +yes$", table.out, re.MULTILINE)
     assert not re.search("[a-z][A-Z]", table.out), "a table has words, not keys of JSON"
     for arguments in (
         ("--output", "json", "ledger-deletion", "status"),
