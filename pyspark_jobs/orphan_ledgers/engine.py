@@ -166,7 +166,7 @@ class SparkEngine:
         reported = first_pass.Reported(facts)
         gone = self._missing_ids(sets, counts["missing_ledgers"], reported)
         dangling = self._keep(self._missing(facts, gone))
-        # What is younger was made while the inputs were taken (`audit.engine.usage`).
+        # Younger ledgers were created while the inputs were taken (`audit.engine.usage`).
         missing = dangling.where(F.col("ledger_id") <= counts["newest"])
         candidates = counts["candidate_ledgers"]
         few = counts["packed_bytes"] <= _MOST_PACKED_BYTES

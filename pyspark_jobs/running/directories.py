@@ -163,7 +163,7 @@ class Directory:
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of what the JVM threw, or of the error itself."""
+    """Return the first line of the JVM's exception, or of the error itself."""
     return str(getattr(error, "java_exception", error)).partition("\n")[0]
 
 

@@ -24,7 +24,7 @@ def main() -> None:
         command_line(programs())(prog_name="pulsar-sidecar")
     except SystemExit as end:
         if end.code == ExitCode.INTERRUPTED:
-            os._exit(ExitCode.INTERRUPTED)  # at once, although threads still wait for answers
+            os._exit(ExitCode.INTERRUPTED)  # at once, although threads still wait for responses
         raise
     except BrokenPipeError:
         # The reader of the output has closed it; the interpreter must not complain at exit.
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def programs() -> Programs:
-    """Return the programs of `bootstrap`, each imported when called, so that ``--help`` answers at once."""
+    """Return the programs of `bootstrap`, each imported when called, to keep ``--help`` fast."""
     return Programs(
         serve=_serve,
         run_demo=partial(_call_with_spark, "demo", "run_demo"),

@@ -21,7 +21,7 @@ _FIRST_BACKOFF_SECONDS = 0.5
 
 
 class Leadership:
-    """Elects a leader among the sidecars: an ephemeral node names it, and dies with its session.
+    """Election of a leader among the sidecars: an ephemeral node names it, and dies with its session.
 
     Until an old session expires, two sidecars may believe that they lead: a leader's work must be harmless when done
     twice.
@@ -54,7 +54,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True, eq=False)
 class _Waiting(Generic[Item, Answer]):
-    """A caller's item; ``woken`` is set when its answer is there, or when it must carry out the next group."""
+    """A caller's item; ``woken`` is set when its result is there, or when it must carry out the next group."""
 
     item: Item
     woken: threading.Event = field(default_factory=threading.Event)
@@ -74,7 +74,7 @@ class GroupedCalls(Generic[Item, Answer]):
     def __init__(
         self, carry_out: Callable[[Sequence[Item]], Sequence[Answer]], weight: Callable[[Item], int], most: int
     ) -> None:
-        """Group calls of ``carry_out``, which answers in order; a group is one item, or weighs at most ``most``."""
+        """Group calls of ``carry_out``, which keeps their order; a group is one item, or weighs at most ``most``."""
         self._carry_out, self._weight, self._most = carry_out, weight, most
         self._lock = threading.Lock()
         self._queue: deque[_Waiting[Item, Answer]] = deque()
@@ -164,7 +164,7 @@ class SupervisedLoops:
                 self._note_failure(f"{name}: {error}")
                 log.warning("loop restarting", loop=name, error=str(error), backoff_seconds=backoff_seconds)
             except Exception:
-                # A defect of ours must not stop the loop for good; no work is lost with the process's state.
+                # A defect of ours must not stop the loop permanently; no work is lost with the process's state.
                 self._note_failure(f"{name}: unexpected failure, see the log")
                 log.exception("loop failed unexpectedly, restarting", loop=name)
             if self._clock.monotonic_seconds() - started > self._longest_backoff_seconds:

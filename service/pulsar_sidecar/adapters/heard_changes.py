@@ -1,4 +1,4 @@
-"""Changes that a watch of the metadata store has heard of and nobody has taken yet, whichever the store is."""
+"""Changes that a watch of any metadata store has received and no caller has taken yet."""
 
 import threading
 from collections.abc import Callable

@@ -20,7 +20,7 @@ class ProbeConnection(Protocol):
     """Connection of the probe to one server."""
 
     def ask(self) -> None:
-        """Wait for the answer to a small request; raise `TemporaryError` if there is none."""
+        """Wait for the response to a small request; raise `TemporaryError` if there is none."""
 
     def close(self) -> None: ...
 

@@ -99,7 +99,7 @@ UNLIMITED = WalkOptions()
 class StoreTime:
     """`model.clocks.Clock` by the metadata store's time, which all machines of a cluster share.
 
-    While the store does not answer, the time runs on from its last answer; before the first one, the machine's clock
+    While the store does not respond, the time runs on from its last response; before the first one, the machine's clock
     is used.
     """
 

@@ -1,7 +1,7 @@
 """Checks of requests to the metadata store, the same for each driver: what one store refuses, no store is sent.
 
 Invariant: no driver sends a request that would break the connection all callers share (a path that cannot be encoded, a
-request over ZooKeeper's ``jute.maxbuffer``), that ZooKeeper would answer with a misleading "no node" (a malformed
+request over ZooKeeper's ``jute.maxbuffer``), to which ZooKeeper would return a misleading "no node" (a malformed
 path), or that it would take as unconditional (version -1).
 """
 

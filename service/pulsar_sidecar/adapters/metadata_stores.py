@@ -56,7 +56,7 @@ def store_address(url: str) -> StoreAddress:
 def open_store(
     url: str, clock: Clock, options: SessionOptions = DEFAULT_OPTIONS, *, limit: DeletionLimit | None = None
 ) -> ClusterStore:
-    """Return the store's driver, which connects by itself; raise as `store_address`."""
+    """Return the store's driver, which connects on its own; raise as `store_address`."""
     return (EtcdMetadataStore if is_etcd(url) else ZooKeeperMetadataStore)(url, clock, options, limit=limit)
 
 

@@ -1,8 +1,8 @@
 """Keys of OpenID Connect issuers: found by their discovery documents, cached, and refreshed when they rotate.
 
-Invariants: an issuer's last keys stay valid while it cannot be reached, until they expire; the sidecar asks the issuer
-about unknown keys at most once in a while, so that a flood of tokens does not reach it; the sidecar reads only the
-addresses in the settings and in the issuer's own document.
+Invariants: an issuer's last keys stay valid while it cannot be reached, until they expire; the sidecar queries the
+issuer about unknown keys at most once in a while, so that a flood of tokens does not reach it; the sidecar reads only
+the addresses in the settings and in the issuer's own document.
 """
 
 import threading
@@ -27,7 +27,7 @@ class KeyCaching:
     """Lifetimes of an issuer's cached keys, in seconds (``openIDCacheRefreshAfterWriteSeconds`` and so on).
 
     Attributes:
-        refresh_after: age at which the keys are refreshed; they stay valid while the issuer does not answer.
+        refresh_after: age at which the keys are refreshed; they stay valid while the issuer does not respond.
         expire_after: age at which the keys expire.
         unknown_after: least time between two requests to the issuer because of an unknown key.
     """

@@ -1,6 +1,6 @@
 """Translation of the exceptions of the Pulsar client and of urllib3 into this project's errors.
 
-Every class that is in no table is a `TemporaryError`. Invariant: somebody considered each class of both clients;
+Every class that is in no table is a `TemporaryError`. Invariant: each class of both clients was considered;
 ``tests/unit/pulsar/test_errors.py`` lists the temporary ones, and finds a new one before an operator does.
 """
 
@@ -111,7 +111,7 @@ def translated(doing: str) -> Iterator[None]:
 
 
 def close_quietly(opened: pulsar.Client | pulsar.Producer | pulsar.Consumer, doing: str) -> None:
-    """Close a client object, and log a failure: brokers notice that it is gone, and release what it held."""
+    """Close a client object, and log a failure: brokers notice the disconnect, and release its resources."""
     try:
         with translated(doing):
             opened.close()
@@ -127,7 +127,7 @@ def publish_result(result: pulsar.Result, ledger_id: int) -> PublishResult:
 
 
 def http_error(error: http.HTTPError, doing: str, *, change: bool) -> SidecarError:
-    """Return our error for a request without an answer; `OutcomeUnknownError` for a change that may have been sent."""
+    """Return our error for a request without a response; `OutcomeUnknownError` for a change that may have been sent."""
     kind = HTTP_ERRORS.get(type(error), TemporaryError)
     tls_failure = f"TLS failed ({_tls_reason(error)})" if isinstance(error, http.SSLError) else None
     reason = f"{doing}: {tls_failure or type(error).__name__}"

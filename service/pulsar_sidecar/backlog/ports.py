@@ -90,13 +90,13 @@ class DelayedEntries(Protocol):
     def read(
         self, topic: TopicName, positions: Collection[Position], *, max_age_seconds: float = 0.0
     ) -> Mapping[Position, EntryAnswer]:
-        """Return one answer for each position of the topic (a partition, or a topic without partitions).
+        """Return one result for each position of the topic (a partition, or a topic without partitions).
 
-        An answer is `Absent` only after reading that the topic's managed ledger does not list the ledger, or that the
+        A result is `Absent` only after reading that the topic's managed ledger does not list the ledger, or that the
         ledger ends before the entry. Raises `NotFoundError` when the topic does not exist.
 
         With ``max_age_seconds`` the topic may have dropped the ledger of a found entry, or may itself be gone, for so
-        long; an entry's facts are true, and only they are answered from memory.
+        long; an entry's facts are true, and only they come from memory.
         """
 
 
@@ -106,8 +106,8 @@ class DueTimes(Protocol):
     def outside(self, topic: TopicName, from_ms: int | None, to_ms: int | None) -> Mapping[LedgerId, BitMap]:
         """Return the entries of a partition, or of a topic without, due before ``from_ms``, or at ``to_ms`` or later.
 
-        An entry that is not in the answer may be due at any time. Raises `TemporaryError` if the list of buckets could
-        not be read.
+        An entry that is not in the response may be due at any time. Raises `TemporaryError` if the list of buckets
+        could not be read.
         """
 
 

@@ -1,4 +1,4 @@
-"""The process of the service: the server answers at once; the process opens the features once the cluster answers.
+"""The process of the service: the server responds at once; the process opens the features once the cluster responds.
 
 Invariants: only this package names concrete adapters; the process closes in reverse order everything that it opens
 here, unless it is killed.
@@ -103,7 +103,7 @@ def run_doctor(flags: Mapping[str, str | None], config: Path | None) -> list[Fin
 
 
 class _Process:
-    """The service's process: the main thread runs the server; another one waits for the brokers and opens the features.
+    """The service's process: the main thread runs the server, a second one waits for brokers and opens the features.
 
     Invariant: after the end of the server no feature opens, and ``stack`` closes everything that was opened.
     """
@@ -272,7 +272,7 @@ class ClusterWatch:
     """A watch that polls ZooKeeper and the brokers, so that readiness is known at once.
 
     Each part of the cluster has a thread that ends with the process. Invariant: `missing` never waits for the cluster;
-    its answer was true a few seconds ago.
+    its result was true a few seconds ago.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -289,7 +289,7 @@ class ClusterWatch:
         threading.Thread(target=self._keep_asking, args=(part, ask), name=f"watch {part}", daemon=True).start()
 
     def missing(self, part: str | None = None) -> str | None:
-        """Return which part is down and why, of all parts or of one; None while it answers or is not watched."""
+        """Return which part is down and why, of all parts or of one; None while it responds or is not watched."""
         if part is not None:
             return self._missing.get(part)
         return next((reason for reason in list(self._missing.values()) if reason is not None), None)
@@ -304,7 +304,7 @@ class ClusterWatch:
                 ask()
             except SidecarError as error:
                 self._note(part, str(error))
-            except Exception:  # a defect must not keep the last answer forever
+            except Exception:  # a defect must not keep the last result forever
                 self._note(part, f"the sidecar could not query {part}; see the log")
                 log.exception("dependency query failed unexpectedly", dependency=part)
             else:

@@ -159,7 +159,7 @@ def push_audit(audit: Path, url: str) -> None:
         push_to_gateway(gateway, job, registry, labels, timeout=_PUSH_SECONDS)
     except (OSError, HTTPException, ValueError) as error:
         if isinstance(error, HTTPError):
-            error.close()  # a refusal is an answer too, with its connection
+            error.close()  # a refusal is a response too, with its connection
         raise TemporaryError(f"the metrics were not pushed to {url} ({error}); repeat the command") from error
 
 

@@ -22,7 +22,7 @@ class BrokerVersions:
         self._logged = set[str]()
 
     def ask(self) -> None:
-        """Log the version of the broker that answers, if it is new; raise a `SidecarError` if none answers."""
+        """Log the version of the broker that responds, if it is new; raise a `SidecarError` if none responds."""
         try:
             version = broker_version(self._rest)
         except SidecarError as error:

@@ -205,5 +205,5 @@ def _registered_bookies(cluster: ClusterAccess) -> Sequence[BookieFacts]:
 
 
 def _ask(cluster: ClusterAccess, bookie: str) -> None:
-    # Any answer will do, even that the entry is missing; reads need no authentication.
+    # Any response will do, even that the entry is missing; reads need no authentication.
     cluster.bookies.read_many(BookieId(bookie), LedgerId(0), [EntryId(0)])

@@ -1,4 +1,4 @@
-"""Answers of the other features to a rehearsal, because features do not import each other."""
+"""Results of the other features for a rehearsal, because features do not import each other."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _INDIVIDUAL = {kind.value for kind in SubscriptionType if kind.dispatches_to_man
 
 
 def lookups_of(cluster: ClusterAccess) -> "FeaturesLookups":
-    """Return look-ups by services of their own: those of the features remember what they were asked, for metrics."""
+    """Return look-ups by services of their own: those of the features remember their calls, for metrics."""
     store, clock, rest, lengths = cluster.store, cluster.clock, cluster.rest, cluster.lengths
     ports = Ports(cluster.ack_states, cluster.cursors, cluster.ack_states, cluster.shadows.endangered_source)
     trackers = RestBrokerTrackers(rest, store)
@@ -56,7 +56,7 @@ class FeaturesLookups:
         return [_subscription(state) for state in states]
 
     def replay(self, topic: TopicName) -> Replay:
-        """Ask brokers for the policies only of a topic with a snapshot; a topic without one replays nothing."""
+        """Read from brokers the policies only of a topic with a snapshot; a topic without one replays nothing."""
         for _, found in self.snapshots.read([topic]):
             stored = demanded(found, f"the list of ledgers of {topic}")
             snapshot = stored.snapshot

@@ -44,7 +44,7 @@ def traces_wanted(environment: Mapping[str, str]) -> bool:
 
 @contextmanager
 def traces_sent(environment: Mapping[str, str], instance: str, version: str) -> Iterator[None]:
-    """Send spans inside the ``with`` if the environment asks for traces; flush within a few seconds at the end.
+    """Send spans inside the ``with`` if the environment enables traces; flush within a few seconds at the end.
 
     Raises:
         InvalidInputError: see `traces_wanted`, or the extra is not installed.

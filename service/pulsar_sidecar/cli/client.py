@@ -1,6 +1,6 @@
 """The command line's client of the REST service.
 
-Invariants: the client sends a request once; a missing answer is an `UnreachableError`, never success; the client
+Invariants: the client sends a request once; a missing response is an `UnreachableError`, never success; the client
 follows a redirect once, and only to a sidecar that the service itself lists, so a token goes nowhere else.
 """
 
@@ -75,11 +75,11 @@ class SidecarClient:
         self._request = partial(session.request, timeout=timeout_seconds, allow_redirects=False)
 
     def call(self, method: str, path: str, body: object = None, parameters: Mapping[str, Any] | None = None) -> Any:
-        """Return the JSON answer, None for an empty one; ``path`` is encoded, parameters without a value are omitted.
+        """Return the JSON response, None for an empty one; ``path`` is encoded, parameters without a value are omitted.
 
         Raises:
-            ServiceRefusedError: the service answered with an error.
-            UnreachableError: no answer came.
+            ServiceRefusedError: the service returned an error.
+            UnreachableError: no response came.
         """
         response = self._send(method, self._url + path, body, parameters)
         if response.status_code == 307:
@@ -97,7 +97,7 @@ class SidecarClient:
         body: object = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> _T:
-        """Return the JSON answer as ``kind``, or a list of it; raises as `call`, and ValueError for another answer."""
+        """Return the JSON response as ``kind``, or a list of it; raises as `call`, and ValueError for another type."""
         from pulsar_sidecar.server.answers import parse_answer
 
         return parse_answer(kind, self.call(method, path, body, parameters))
@@ -105,7 +105,7 @@ class SidecarClient:
     def result_if_any(
         self, kind: type[_T], method: str, path: str, parameters: Mapping[str, Any] | None = None
     ) -> _T | None:
-        """Return what `result` does; None for an empty answer."""
+        """Return what `result` does; None for an empty response."""
         from pulsar_sidecar.server.answers import parse_answer
 
         answer = self.call(method, path, parameters=parameters)
@@ -114,11 +114,11 @@ class SidecarClient:
     def lines(
         self, kind: type[_T], method: str, path: str, body: bytes, parameters: Mapping[str, str | None]
     ) -> Iterator[_T]:
-        """Yield the JSON lines of an answer, each as ``kind``, as they arrive; the body is sent unchanged.
+        """Yield the JSON lines of a response, each as ``kind``, as they arrive; the body is sent unchanged.
 
         Raises:
-            ServiceRefusedError: the service answered with an error, or with anything but lines of this kind.
-            UnreachableError: no answer came, or the answer broke off.
+            ServiceRefusedError: the service returned an error, or with anything but lines of this kind.
+            UnreachableError: no response came, or the response broke off.
         """
         from pulsar_sidecar.server.answers import parse_answer
 

@@ -43,7 +43,7 @@ EXIT_CODES = (
 
 
 class ServiceRefusedError(SidecarError):
-    """Raised when the service answers with an error; ``status`` is the HTTP status code."""
+    """Raised when the service returns an error; ``status`` is the HTTP status code."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(f"{reason} (HTTP {status})")
@@ -98,7 +98,7 @@ class CommandGroup(TyperGroup):
             output.info(output.printable(f"cannot use {error.filename}: {error.strerror}; name another path"))
             raise typer.Exit(ExitCode.FAILED) from error
         except (AttributeError, LookupError, TypeError, ValueError) as error:
-            # Commands read answers as the REST reference describes them; anything else is not from a sidecar.
+            # Commands read responses as the REST reference describes them; anything else is not from a sidecar.
             if not ctx.obj.called:
                 raise
             output.info(

@@ -169,7 +169,7 @@ class Context(typer.Context):
 def show_answer(
     ctx: Context, method: str, path: str, body: object = None, parameters: Mapping[str, Any] | None = None
 ) -> None:
-    """Call the sidecar, and write its answer as a table or as JSON."""
+    """Call the sidecar, and write its response as a table or as JSON."""
     output.document(ctx.obj.client().call(method, path, body, parameters), ctx.obj.format)
 
 
@@ -183,10 +183,10 @@ def show_result(
     method: str = "GET",
     body: object = None,
 ) -> _T:
-    """Call the sidecar, write its answer, as a table or as these lines, and return it as ``kind``, or a list of it.
+    """Call the sidecar, write its response, as a table or as these lines, and return it as ``kind``, or a list of it.
 
     Raises:
-        ValueError: the answer is not of this kind.
+        ValueError: the response is not of this kind.
     """
     from pulsar_sidecar.server.answers import parse_answer
 
@@ -197,7 +197,7 @@ def show_result(
 
 
 def show_made(ctx: Context, made: object, lines: Iterable[str] | None = None) -> None:
-    """Write a result that the command made itself, or a list, as REST would answer it, or as a table or these lines."""
+    """Write a result that the command made itself, or a list, as REST would return it, or as a table or these lines."""
     from pulsar_sidecar.server.answers import as_json
 
     _write(ctx, [as_json(each) for each in made] if isinstance(made, list) else as_json(made), lines)

@@ -48,7 +48,7 @@ def _write(text: str, stream: TextIO) -> None:
 
 
 def document(value: object, form: Format) -> None:
-    """Write a service's answer as indented JSON, or as a table of objects, of one object, or a plain value."""
+    """Write a service's response as indented JSON, or as a table of objects, of one object, or a plain value."""
     if form is Format.JSON:
         result(json.dumps(with_readable_texts(value), indent=2, ensure_ascii=False))
     elif value == []:
@@ -58,7 +58,7 @@ def document(value: object, form: Format) -> None:
 
 
 def answer(value: object, lines: Iterable[str], form: Format) -> None:
-    """Write an answer to standard output, as JSON or as lines, if there are any."""
+    """Write a response to standard output, as JSON or as lines, if there are any."""
     if form is Format.JSON:
         document(value, form)
     elif text := "\n".join(lines):

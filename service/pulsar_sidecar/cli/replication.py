@@ -1,6 +1,6 @@
 """Sidecars of a replicated topic's clusters; a message's copy has another id, but the same properties.
 
-Invariant: either every cluster of the topic has a sidecar that answers and serves it, or the command changes nothing.
+Invariant: either every cluster of the topic has a sidecar that responds and serves it, or the command changes nothing.
 """
 
 from collections.abc import Mapping

@@ -300,7 +300,7 @@ def delete_topics(
 ) -> list[str]:
     """Send one ``DELETE`` for each topic, many at a time; return the topics that were not accepted.
 
-    ``answered`` is called after each. Nothing is retried, and a broken connection is a failure like an error's answer.
+    ``answered`` is called after each. Nothing is retried, and a broken connection is a failure like an error response.
     ``headers`` carry a credential.
     """
 

@@ -127,7 +127,7 @@ class ClientCredentials:
 
         Raises:
             NotAuthenticatedError: the file cannot be used, or the issuer of tokens refuses the client.
-            TemporaryError: the issuer of tokens does not answer.
+            TemporaryError: the issuer of tokens does not respond.
         """
         if self.tokens is not None:
             return self.tokens.current()

@@ -1,7 +1,7 @@
 """Tokens from OAuth2 client credentials, by the same ``authParams`` as Java's ``AuthenticationOAuth2``.
 
 Invariants: the secret goes only to the issuer's token endpoint, over TLS, and never into an error or a log; the client
-refreshes a token before it expires, and uses the old one until then while the issuer does not answer.
+refreshes a token before it expires, and uses the old one until then while the issuer does not respond.
 """
 
 import base64
@@ -78,7 +78,7 @@ class OAuth2Tokens:
 
         Raises:
             NotAuthenticatedError: the key's file cannot be used, or the issuer refuses the client.
-            TemporaryError: the issuer does not answer.
+            TemporaryError: the issuer does not respond.
         """
         with self._fetching:
             now = self._clock.monotonic_seconds()

@@ -97,7 +97,7 @@ the broker serves nothing until a restart.
 
 
 class LocalCluster:
-    """A cluster in a directory, started by this process or another one."""
+    """A cluster in a directory, started by this process or another."""
 
     def __init__(self, directory: Path, clock: Clock | None = None, progress: Report = no_progress) -> None:
         self._directory = directory.absolute()
@@ -358,7 +358,7 @@ def is_ready(member: Member) -> bool:
 
 
 def four_letter_word(port: int, command: str) -> str:
-    """Return ZooKeeper's answer to a four-letter command; empty if it does not answer."""
+    """Return ZooKeeper's response to a four-letter command; empty if it does not respond."""
     try:
         with socket.create_connection((processes.LOOPBACK, port), _SOCKET_TIMEOUT_SECONDS) as connection:
             connection.sendall(command.encode())

@@ -51,7 +51,7 @@ def spawn(argv: Sequence[str], environment: Mapping[str, str], directory: Path, 
 
 
 def identify(pid: int) -> ProcessIdentity:
-    """Return the process that has this id now, whoever started it."""
+    """Return the process that has this id now, even a foreign one."""
     return ProcessIdentity(pid, _start_time(pid) or "ended at once")
 
 
@@ -148,8 +148,8 @@ def is_free(port: int) -> bool:
 def free_ports(count: int) -> tuple[int, ...]:
     """Return the next free ports of a rotation that all clusters of the cache share.
 
-    So two clusters that start at the same time get different ports, and nobody gets the port of a stopped member before
-    the rotation is over.
+    So two clusters that start at the same time get different ports, and no cluster gets the port of a stopped member
+    before the rotation is over.
     """
     counter = cache_directory() / "next-port"
     counter.parent.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,7 @@ class Member:
 
 @decodable
 class ClusterState(msgspec.Struct, frozen=True, rename="camel"):
-    """Contents of a cluster's directory: members by role and number, and the metadata setup, which ends by itself."""
+    """Contents of a cluster's directory: members by role and number, and the short-lived metadata setup."""
 
     version: str
     cluster_name: str

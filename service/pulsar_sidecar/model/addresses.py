@@ -1,6 +1,6 @@
 """Addresses to which a credential may be sent.
 
-No other machine can overhear what is sent to a loopback address, and clients follow redirects to registered sidecars
+No other machine can overhear traffic to a loopback address, and clients follow redirects to registered sidecars
 only.
 """
 

@@ -71,7 +71,7 @@ class Pace:
         self._due: float | None = None
 
     def batch_size(self, most: int) -> int:
-        """Return the number of things to ask for in one request, at most ``most``, so that a low rate avoids bursts."""
+        """Return the number of items for one request, at most ``most``, so that a low rate avoids bursts."""
         per_second = self._limit()
         return most if per_second is None else min(most, max(1, int(per_second / _PIECES_PER_SECOND)))
 
@@ -79,7 +79,7 @@ class Pace:
         """Wait, after ``count`` things were done, until the average is right or ``stop`` is set."""
         per_second = self._limit()
         if per_second is None:
-            # What was done in a hurry is not made up for.
+            # Without a limit, earlier excess is forgotten.
             self._due = None
             return
         now = self._clock.monotonic_seconds()

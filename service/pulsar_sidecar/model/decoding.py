@@ -8,9 +8,9 @@ _Kind = TypeVar("_Kind", bound=type)
 
 
 def decodable(kind: _Kind) -> _Kind:
-    """Make msgspec learn the fields of a struct or a dataclass when the module that owns it is imported.
+    """Make msgspec inspect the fields of a struct or a dataclass when the module that owns it is imported.
 
-    Otherwise it learns them at the first decoding, and a second thread that decodes it meanwhile crashes the
+    Otherwise it inspects them at the first decoding, and a second thread that decodes it meanwhile crashes the
     process with SIGSEGV (msgspec 0.22.0): it follows pointers that the first thread has not filled in yet.
     """
     msgspec.json.Decoder(kind)

@@ -10,7 +10,7 @@ class SidecarError(Exception):
 
 
 class PermanentError(SidecarError):
-    """Raised when a retry cannot help: acknowledge, record the reason, answer the caller."""
+    """Raised when a retry cannot help: acknowledge, record the reason, tell the caller."""
 
 
 class InvalidInputError(PermanentError):
@@ -58,7 +58,7 @@ class ForeignRedirectError(PermanentError):
 
 
 class BrokerRefusedError(PermanentError):
-    """Raised when a broker answers a request with a definite refusal (4xx).
+    """Raised when a broker definitely refuses a request (4xx).
 
     Attributes:
         status: the broker's HTTP status code.
@@ -84,7 +84,7 @@ class TemporaryError(SidecarError):
 
 
 class UnreachableError(TemporaryError):
-    """Raised when the other side, which the message names, does not answer: it is down or cannot be reached."""
+    """Raised when the other side, which the message names, does not respond: it is down or cannot be reached."""
 
 
 class ProducerBusyError(TemporaryError):

@@ -131,7 +131,7 @@ class UnseenCause(Enum):
     OFFLOADED = "offloaded"
     """The entries are in tiered storage, and BookKeeper no longer has a copy."""
     UNREADABLE = "unreadable"
-    """A bookie did not answer, the entry is damaged or lost, or the topic was deleted while it was being read."""
+    """A bookie did not respond, the entry is damaged or lost, or the topic was deleted while it was being read."""
     TRIMMED = "trimmed"
     """The topic trimmed the ledger while it was being read."""
 

@@ -1,4 +1,4 @@
-"""Answers of look-ups that found nothing: a failed look-up is not an absence."""
+"""Results of look-ups that found nothing: a failed look-up is not an absence."""
 
 from dataclasses import dataclass
 from typing import TypeVar
@@ -15,7 +15,7 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Failed look-up, after which nothing is known; ``reason`` says why."""
+    """Failed look-up, after which nothing is known; ``reason`` is its cause."""
 
     reason: str
 

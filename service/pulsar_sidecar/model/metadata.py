@@ -1,6 +1,6 @@
 """The metadata store as every feature sees it: nodes with versions, one port, several drivers.
 
-The invariant every driver keeps: an answer is complete or an error. A node that could not be read is never reported
+The invariant every driver keeps: a result is complete or an error. A node that could not be read is never reported
 as absent, a listing that could not be finished is never reported short.
 """
 
@@ -44,7 +44,7 @@ class Node:
 
     @property
     def birth(self) -> "Birth":
-        """What tells the node from a later one at its path."""
+        """Identity that distinguishes the node from a later one at its path."""
         return Birth(self.created_ms, None) if self.times_known else Birth(None, self.created_order)
 
 
@@ -108,7 +108,7 @@ class DeletionResult(Enum):
     CONFLICT = "conflict"
     """The node or a guard has another version, or the node has children: judge again."""
     UNKNOWN = "unknown"
-    """The connection broke before the answer: read again."""
+    """The connection broke before the response: read again."""
     NOT_SENT = "not-sent"
     """The caller no longer allowed it; nothing was changed."""
 
@@ -120,7 +120,7 @@ class DeletionLimit(Protocol):
         """Return the number of deletions that may be in flight now, at least one; consulted before each transaction."""
 
     def sending(self) -> AbstractContextManager[None]:
-        """Return a context for a transaction with deletions, from sending it to its answer."""
+        """Return a context for a transaction with deletions, from sending it to its response."""
 
 
 class FixedLimit:
@@ -142,7 +142,7 @@ class NodeReader(Protocol):
     """Nodes of a metadata store, or of a copy; every method raises `TemporaryError` when it cannot read them."""
 
     def read(self, path: str) -> Node | None:
-        """Return the node, or None if the store answered that it does not exist."""
+        """Return the node, or None if the store reported that it does not exist."""
 
     def read_many(self, paths: Sequence[str]) -> list[Node | None]:
         """Return one result per path, in order; all were read, or the call raises."""
@@ -155,7 +155,7 @@ class MetadataStore(NodeReader, Protocol):
     """Pulsar's metadata store (``org.apache.pulsar.metadata.api.MetadataStore``), for reading and guarded writing.
 
     Every method raises `TemporaryError` when the store cannot be reached, and `OutcomeUnknownError` when a write's
-    answer was lost. Implementations are safe for use by several threads.
+    response was lost. Implementations are safe for use by several threads.
     """
 
     def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:

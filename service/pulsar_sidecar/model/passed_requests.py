@@ -1,4 +1,4 @@
-"""Requests that the sidecar passes to brokers, and their answers.
+"""Requests that the sidecar passes to brokers, and their responses.
 
 Invariant: the request has the caller's own credential or none.
 """
@@ -39,10 +39,10 @@ class PassedRequest:
 
 
 class BrokerAnswer(Protocol):
-    """Status and headers that a broker answered; the body may still be arriving.
+    """Status and headers of a broker's response; the body may still be arriving.
 
     Attributes:
-        status: the status code, never a redirect that another broker of the cluster can answer.
+        status: the status code, never a redirect that another broker of the cluster can serve.
         headers: the headers as the broker sent them.
     """
 
@@ -54,14 +54,14 @@ class BrokerAnswer(Protocol):
 
 
 class Brokers(Protocol):
-    """Passes callers' requests to the cluster's brokers."""
+    """Pass-through of callers' requests to the cluster's brokers."""
 
     def answer(self, request: PassedRequest) -> AbstractAsyncContextManager[BrokerAnswer]:
         """Send the request to the broker that serves it.
 
         Raises:
-            TemporaryError: no broker could be reached, or a read got no answer.
-            PassedChangeUnansweredError: a change may have reached a broker, and no answer came.
+            TemporaryError: no broker could be reached, or a read got no response.
+            PassedChangeUnansweredError: a change may have reached a broker, and no response came.
             InvalidInputError: the broker redirects a body that cannot be sent a second time.
             ForeignRedirectError: the broker redirects to an address that does not belong to a broker of this cluster.
             NotAuthenticatedError: the broker authenticates no client, and the request is not vouched for.

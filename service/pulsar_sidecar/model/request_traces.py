@@ -25,7 +25,7 @@ class RequestTrace:
 
     @classmethod
     def read(cls, request_id: str | None, parent: str | None) -> "RequestTrace":
-        """Read what a stranger may have written: a malformed value counts as absent."""
+        """Parse untrusted values: a malformed one counts as absent."""
         return cls(
             request_id if request_id is not None and _REQUEST_ID.fullmatch(request_id) else None,
             parent if parent is not None and _TRACE_PARENT.fullmatch(parent) else None,

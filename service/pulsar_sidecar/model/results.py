@@ -1,4 +1,4 @@
-"""Answers: one dataclass each, which a feature returns, REST serialises, and commands and pages read.
+"""Results: one dataclass each, which a feature returns, REST serialises, and commands and pages read.
 
 The string below a field is its description in the REST reference. Invariant: nothing here, and no feature, imports
 pydantic; `server.answers` reads ``__pydantic_config__``.

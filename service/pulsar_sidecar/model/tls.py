@@ -40,7 +40,7 @@ def load_certificate(context: ssl.SSLContext, file: Path, key_file: Path) -> Non
         InvalidInputError: the files cannot be used, or do not belong together.
     """
     try:
-        context.load_cert_chain(file, key_file, password="")  # never ask at the terminal
+        context.load_cert_chain(file, key_file, password="")  # never prompt at the terminal
     except (OSError, ValueError) as error:
         raise InvalidInputError(
             f"the certificate {file} with the key {key_file} cannot be used ({_reason(error)}); name PEM files that "

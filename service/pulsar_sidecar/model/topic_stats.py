@@ -1,6 +1,6 @@
 """Broker statistics of a topic: subscriptions and clients (``stats``), ledgers and cursors (``internalStats``).
 
-One model for every feature; `adapters.pulsar.rest.topic_stats` is the only place that reads brokers' answers into it.
+One model for every feature; `adapters.pulsar.rest.topic_stats` is the only place that reads brokers' responses into it.
 """
 
 from collections.abc import Mapping
@@ -58,7 +58,7 @@ class ConnectedConsumer(NamedTuple):
     """A consumer; fields that the broker does not report are None.
 
     Attributes:
-        available_permits: number of messages that the consumer has asked for and not received.
+        available_permits: number of messages that the consumer has requested and not received.
         blocked: True if the consumer has as many unacknowledged messages as a consumer may have.
     """
 
@@ -112,7 +112,7 @@ class TopicStats:
     """A loaded topic's clients at one moment (``TopicStats``).
 
     Attributes:
-        broker: the owner's web service, ``host:port``; None if the answer does not name it.
+        broker: the owner's web service, ``host:port``; None if the response does not name it.
         producers: the names of the connected producers, replicators' included.
         deduplication_status: the broker's own word, which `DeduplicationStatus` may not have.
         open_transactions: number of open transactions that have published to the topic.
@@ -155,7 +155,7 @@ class TopicInternalStats:
     """A loaded topic's ledgers and cursors at one moment (``PersistentTopicInternalStats``).
 
     Attributes:
-        broker: the broker, if it was asked by name: ``host:port`` of its web service.
+        broker: the broker, if it was queried by name: ``host:port`` of its web service.
         ledgers: number of entries of each ledger, in order of ids; the topic writes to the last one.
         cursors: every cursor that the broker holds open, non-durable readers' included, by subscription.
         cursor_ledgers: ledgers to which brokers write the cursors' states.

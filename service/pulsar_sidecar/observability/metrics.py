@@ -20,7 +20,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 def process_registry(*, cluster: str, instance: str, version: str, ready: Callable[[], bool]) -> CollectorRegistry:
-    """Return a registry with the process's metrics, to which features add theirs; ``ready`` answers from memory."""
+    """Return a registry with the process's metrics, to which features add theirs; ``ready`` reads memory only."""
     disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series per counter, of no use here
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)

@@ -1,4 +1,4 @@
-"""The brokers' migration from this metadata store to another one: from ZooKeeper to Oxia, new in 4.2.
+"""The brokers' migration from this metadata store to another: from ZooKeeper to Oxia, new in 4.2.
 
 Once it is complete, brokers and bookies work on the other store, whatever their ``metadataStoreUrl`` is. Invariant:
 the sidecar decides nothing on the store they left, where a ledger that is in use looks unreferenced or is missing.

@@ -141,8 +141,8 @@ def replication_lock_path(ledger_id: LedgerId, root: str = DEFAULT_LEDGERS_ROOT)
 def instance_id_of(nodes: Iterable[Node | None], ledgers_root: str) -> str:
     """Return BookKeeper's instance id from the nodes at `identity_paths`.
 
-    ``pulsar standalone`` has none. Its layout was created once, so when that was tells its storage from others. An
-    id must not be added: bookies refuse to start with another one than their cookies', and standalone then wipes them.
+    ``pulsar standalone`` has none. Its layout was created once, so its creation time identifies its storage. An
+    id must not be added: bookies refuse to start with an id other than their cookies', and standalone then wipes them.
 
     A wrong ``ledgersRootPath`` would make every ledger look deleted, so the absence of both stops everything.
 

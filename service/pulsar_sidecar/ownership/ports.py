@@ -51,5 +51,5 @@ class LoadedTopics(Protocol):
         """Return the id of the broker that has loaded the topic (a partition, or a topic without); None if none has.
 
         Loads nothing. A broker that is still loading the topic is not seen. Raises `TemporaryError` unless every
-        live broker answered.
+        live broker responded.
         """

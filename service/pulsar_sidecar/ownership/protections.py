@@ -58,7 +58,7 @@ def undecodable_node(path: str, place: Place, reason: str) -> UnreadableNode:
 
 
 class Protection:
-    """Shields claims on ledgers that unread nodes or unknown tenants may hold.
+    """Protection of ledgers that unread nodes or unknown tenants may claim.
 
     ``tenants`` are those in the policies; none means that the policies are kept elsewhere and exclude no tenant.
     """

@@ -1,7 +1,7 @@
 """The ledgers that a metadata-store node, or an entry of a cursor ledger, references: one function per kind.
 
-The invariant: an answer names every reference that the bytes hold, or the call raises `UndecodableError`. A shorter
-answer would make a live ledger look like an orphan.
+The invariant: a result names every reference that the bytes hold, or the call raises `UndecodableError`. A shorter
+result would make a live ledger look like an orphan.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Topics in the metadata store: partitions, and topics without; brokers are not asked and load nothing.
+"""Topics in the metadata store: partitions, and topics without; brokers are not queried and load nothing.
 
 Managed ledgers in which brokers log transactions are left out: their entries are not messages.
 """

@@ -1,4 +1,4 @@
-"""Answers of the REST API as JSON, and as the dataclasses that features returned."""
+"""Responses of the REST API as JSON, and as the dataclasses that features returned."""
 
 from collections.abc import Callable
 from functools import cache
@@ -10,10 +10,10 @@ _T = TypeVar("_T")
 
 
 def parse_answer(kind: type[_T], value: object) -> _T:
-    """Return the JSON of an answer as its dataclass.
+    """Return the JSON of a response as its dataclass.
 
     Raises:
-        ValueError: the JSON is not such an answer.
+        ValueError: the JSON is not such a response.
     """
     parsed: _T = _adapter(kind).validate_python(value)
     return parsed

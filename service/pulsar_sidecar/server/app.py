@@ -67,7 +67,7 @@ def create_app(
     """Build the app that `gate.Gate` wraps.
 
     ``missing`` returns at once the reason why the sidecar cannot work, None if it can; ``/readyz`` reports the reason,
-    and answers 503 once ``draining`` is set. ``rights`` decide each caller's access. ``token_required`` marks tokens as
+    and returns 503 once ``draining`` is set. ``rights`` decide each caller's access. ``token_required`` marks tokens as
     required in the reference; ``docs`` serves the reference as a page. ``cluster`` is the name that callers see.
     """
     routers = (*routers, _callers(rights, cluster), _probes(missing, registry, draining))
@@ -99,7 +99,7 @@ def create_app(
 
 
 class _PlainPathsFirst:
-    """Router that looks paths without parameters up, since trying a hundred patterns takes longer than most answers."""
+    """Router that looks up paths without parameters, since a hundred patterns take longer than most responses."""
 
     def __init__(self, router: APIRouter) -> None:
         self._router = router

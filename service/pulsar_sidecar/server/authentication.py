@@ -1,7 +1,7 @@
 """Authentication: the one place where a credential becomes a role.
 
 Invariants: without a verified credential there is no role; the sidecar never falls back from a credential that does
-not verify to another one of the same request; neither a credential nor a key appears in a message or a log.
+not verify to a second one of the same request; neither a credential nor a key appears in a message or a log.
 """
 
 from cryptography import x509
@@ -39,7 +39,7 @@ class Authentication:
 
         Raises:
             NotAuthenticatedError: the request has no credential that verifies.
-            TemporaryError: the issuer of its token does not answer.
+            TemporaryError: the issuer of its token does not respond.
         """
         authorization = Headers(scope=scope).getlist("authorization")
         if authorization:
@@ -71,7 +71,7 @@ class Authentication:
 
 
 def has_token(headers: Headers) -> bool:
-    """Return True if the request has a bearer token, which browsers, unlike Basic, never add by themselves."""
+    """Return True if the request has a bearer token, which browsers, unlike Basic, never add automatically."""
     return headers.get("authorization", "").lower().startswith("bearer ")
 
 

@@ -1,7 +1,7 @@
 """Tokens of an OpenID Connect issuer, verified like brokers' ``AuthenticationProviderOpenID`` does.
 
 Invariants: the sidecar looks up keys only of issuers that a setting names; the issuer's key determines the algorithm;
-an issuer that does not answer is a `TemporaryError`, never a bad token.
+an issuer that does not respond is a `TemporaryError`, never a bad token.
 """
 
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""Cache of the last reading of the cluster, so that a route answers soon even if the cluster hangs."""
+"""Cache of the last reading of the cluster, so that a route responds soon even if the cluster hangs."""
 
 import asyncio
 from collections.abc import Callable

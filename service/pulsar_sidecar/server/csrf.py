@@ -1,4 +1,4 @@
-"""Cross-site requests, to which a browser adds certificate, cookies and address by itself."""
+"""Cross-site requests, to which a browser automatically adds certificate, cookies and address."""
 
 from urllib.parse import urlsplit
 

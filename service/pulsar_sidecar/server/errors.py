@@ -3,12 +3,13 @@
 Invariant: whatever goes wrong, the body is exactly ``{"reason": ...}`` as Pulsar's ``ErrorData``; no route chooses a
 status code for an error. The reasons behind the choices:
 
-* 405 while the feature is off, as Pulsar answers when topic policies are off. 409 would be wrong: PIP-186 reads it as
+* 405 while the feature is off, as Pulsar returns when topic policies are off. 409 would be wrong: PIP-186 reads it as
   "ledger still in use" and final.
-* 412 for a record that differs from the ledger's metadata, as Pulsar answers bad parameters, and for conditions that
+* 412 for a record that differs from the ledger's metadata, as Pulsar returns for bad parameters, and for conditions
+that
   only an operator can change.
 * 503 for everything that may work later, an unknown outcome included: every call is safe to retry.
-* 502 where a retry is not safe: a broker did not answer a change that the sidecar passed to it.
+* 502 where a retry is not safe: a broker did not respond to a change that the sidecar passed to it.
 * 307 where brokers redirect to another cluster whose sidecar is known (``clusterUrls``), else 502.
 * A broker's refusal keeps the broker's status.
 """
@@ -100,7 +101,7 @@ def error_response(error: errors.SidecarError) -> JSONResponse:
 
 
 def _words_of(error: errors.SidecarError, status: int) -> str:
-    """Return the error's text; only the broker's reason if the answer already has the broker's status."""
+    """Return the error's text; only the broker's reason if the response already has the broker's status."""
     if isinstance(error, errors.BrokerRefusedError) and error.status == status:
         return error.reason
     return str(error)

@@ -2,9 +2,9 @@
 
 It is an ASGI layer because routing must see the path as sent: once decoded, ``a%2Fb`` and ``a/b`` are the same.
 Invariants: where authentication is required, only open paths and requests that brokers judge themselves pass without a
-credential; this layer stops cross-site requests of browsers unless they have a token; no answer becomes a live document
-in a browser; the gate reads no body (`guard` does, once it has checked the right); the log shows of headers only a
-refused page's origin, and of query and body only what a route accepted.
+credential; this layer stops cross-site requests of browsers unless they have a token; no response becomes a live
+document in a browser; the gate reads no body (`guard` does, once it has checked the right); the log shows of headers
+only a refused page's origin, and of query and body only what a route accepted.
 """
 
 import json
@@ -44,7 +44,7 @@ _INERT = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "sandbox; default-src 'none'; frame-ancestors 'none'",
 }
-"""Headers that keep a browser from running an answer or treating it as part of the dashboard's origin."""
+"""Headers that keep a browser from running a response or treating it as part of the dashboard's origin."""
 _MOST_LOGGED = 2_000
 """Most characters logged of a query or of a body."""
 _NOT_UNDERSTOOD = frozenset({400, 401, 403, 413})
@@ -59,7 +59,7 @@ class Gate:
     """The ASGI layer around the app.
 
     Attributes:
-        app: app behind the gate; until it is set, every path but ``/livez`` answers 503.
+        app: app behind the gate; until it is set, every path but ``/livez`` returns 503.
         passing: handler of requests for brokers; None while ``app`` gets all of them.
     """
 
@@ -89,7 +89,7 @@ class Gate:
         await answer(scope, receive, send)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # without an answer to a websocket uvicorn closes the connection
+        if scope["type"] != "http":  # without a response to a websocket uvicorn closes the connection
             return
         begin = self._clock.monotonic_seconds()
         answer = _Answer()
@@ -112,7 +112,7 @@ class Gate:
             except SidecarError as error:
                 await error_response(error)(scope, receive, remember)
             except Exception as error:
-                # Only the gate's own errors: the app answers its errors itself before it raises them again.
+                # Only the gate's own errors: the app responds to its errors itself before it raises them again.
                 await (await unexpected_error(Request(scope), error))(scope, receive, remember)
                 raise
             else:
@@ -130,7 +130,7 @@ class Gate:
 
     async def _caller(self, scope: Scope, unknown: Caller, *, is_passed: bool) -> Caller:
         headers = Headers(scope=scope)
-        # A cross-site page cannot add a token: its browser would ask first (CORS), and no answer allows it.
+        # A cross-site page cannot add a token: its browser would ask first (CORS), and no response allows it.
         if self._authentication is None or not has_token(headers):
             _refuse_cross_site(scope, headers)
         if self._authentication is None:
@@ -178,10 +178,10 @@ def _to_be_passed(scope: Scope, receive: Receive) -> Receive:
 
 @dataclass(slots=True)
 class _Answer:
-    """The part of an answer that the log shows.
+    """The part of a response that the log shows.
 
     Attributes:
-        status: HTTP status; 0 until an answer begins.
+        status: HTTP status; 0 until a response begins.
     """
 
     status: int = 0
@@ -195,7 +195,7 @@ class _Answer:
 
     @property
     def reason(self) -> str | None:
-        """Reason of the refusal or failure; None on success, or if the answer has no reason of the sidecar's."""
+        """Reason of the refusal or failure; None on success, or if the response has no reason of the sidecar's."""
         try:
             return str(json.loads(self._error)["reason"])[:_MOST_LOGGED]
         except (ValueError, KeyError, TypeError):
@@ -206,7 +206,7 @@ def _log_request(scope: Scope, caller: Caller, change: Change | None, answer: _A
     """Log one line for a request; for a change also its caller, address, content and outcome."""
     sent = scope["raw_path"].decode("latin-1")
     routine = change is None and (sent in OPEN_PATHS or (scope["method"] in READING and answer.status < 500))
-    if routine and not _lines.isEnabledFor(logging.DEBUG):  # structlog asks only once it has bound the line
+    if routine and not _lines.isEnabledFor(logging.DEBUG):  # structlog checks only once it has bound the line
         return
     line = {"method": scope["method"], "path": sent[:500], "status": answer.status, "role": caller.role}
     if change is None:

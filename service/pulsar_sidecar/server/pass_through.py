@@ -62,7 +62,7 @@ _log = structlog.get_logger(__name__)
 
 
 Unanswered = Callable[[], Awaitable[Response]]
-"""Makes the answer to the caller if no broker answered."""
+"""Response to the caller if no broker responded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class PassThrough:
 
 
 async def _cancel_on_disconnect(exchange: Coroutine[object, object, None], receive: Receive) -> None:
-    """Run the exchange, and cancel it if the caller disconnects; a streamed body notices that by itself."""
+    """Run the exchange, and cancel it if the caller disconnects; a streamed body detects that itself."""
     exchanging = asyncio.current_task()
     assert exchanging is not None
     leaving: asyncio.Task[None] | None = None
@@ -175,7 +175,7 @@ async def _cancel_on_disconnect(exchange: Coroutine[object, object, None], recei
         leaving = asyncio.ensure_future(_disconnected(receive))
         leaving.add_done_callback(end)
 
-    # Most answers come sooner, and a task for each would cost more than everything else here.
+    # Most responses come sooner, and a task for each would cost more than everything else here.
     watching = asyncio.get_running_loop().call_later(_UNWATCHED_SECONDS, watch)
     try:
         await exchange
@@ -212,7 +212,7 @@ async def _return(answer: BrokerAnswer, send: Send) -> None:
             is_ended = left == 0
             await send({"type": "http.response.body", "body": piece, "more_body": not is_ended})
     except SidecarError as error:
-        # Part of the answer is sent. Without its end the server closes the connection, so that the caller notices.
+        # Part of the response is sent. Without its end the server closes the connection, so that the caller notices.
         _log.warning("a broker's answer broke off", error=str(error))
         return
     if not is_ended:

@@ -1,4 +1,4 @@
-"""The outermost layer: it gives each request an id, which the answer names, and a span if tracing is configured.
+"""The outermost layer: it gives each request an id, which the response names, and a span if tracing is configured.
 
 Both follow the work across threads and processes (`observability.tracing`).
 """
@@ -39,7 +39,7 @@ class RequestIds:
             await send(message)
 
         path = scope["raw_path"].decode("latin-1")
-        if path in OPEN_PATHS:  # called every few seconds: most recorded spans would be theirs
+        if path in OPEN_PATHS:  # called every few seconds: they would cause most recorded spans
             with identified(request.request_id):
                 await self._gate(scope, receive, name)
             return

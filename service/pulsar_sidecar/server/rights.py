@@ -143,7 +143,7 @@ class Rights:
         return caller.role is not None and self.roles.suffice(right, caller.role)
 
     def require(self, caller: Caller, right: Right, subject: Subject | None) -> None:
-        """Demand that the caller has the right on a subject; on None only settings give rights.
+        """Require the right on a subject; on None only settings give rights.
 
         Raises:
             NotAuthorizedError: the caller does not have the right, which the error names.
@@ -174,7 +174,7 @@ class OwnerCheck:
     right: Right
 
     def require(self, owners: Callable[[], Iterable[str | None]]) -> None:
-        """Demand that the caller has the right for all of these tenants; None is an unknown owner.
+        """Require the right for all of these tenants; None is an unknown owner.
 
         ``owners`` is called only if the settings' roles do not suffice. Raises the errors of `Rights.require`.
         """

@@ -1,4 +1,4 @@
-"""Schemas that requests and answers of the REST API share.
+"""Schemas that requests and responses of the REST API share.
 
 Names are Pulsar's camelCase. Requests are strict: no unknown field, no other type, no number out of range.
 """
@@ -41,6 +41,6 @@ REASON: Final = {"application/json": {"schema": {"$ref": f"#/components/schemas/
 
 @result
 class Healthy:
-    """Answer of a probe that succeeds."""
+    """Response of a probe that succeeds."""
 
     ok: bool = True

@@ -1,9 +1,9 @@
 """The HTTP server around the app: one process, with a graceful shutdown.
 
-It parses with httptools and runs on uvloop where that exists: while a backlog drains, each answer waits for the
+It parses with httptools and runs on uvloop where that exists: while a backlog drains, each response waits for the
 interpreter, which h11 and asyncio need longer and more often (docs/benchmarks.md).
 
-Invariants: the server answers ``{"reason": ...}`` even to bytes that are not HTTP; no client can shut others out by
+Invariants: the server returns ``{"reason": ...}`` even for bytes that are not HTTP; no client can shut others out by
 holding connections. At most as many are open as `Limits` allows, those in a TLS handshake included; a new one evicts
 the connection that has been idle longest, and is refused only if every connection has a current request; a handshake,
 a request's head and its body arrive within their time, or the server ends the connection.
@@ -74,7 +74,7 @@ class _OnePieceAhead(FlowControl):
 
 
 class _Connection(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1 with limits of a request's size and time, and the sidecar's answer to unparsable requests."""
+    """uvicorn's HTTP/1.1 with limits of a request's size and time, and a response to unparsable requests."""
 
     _begun_head_bytes = 0
     """Bytes read of an unfinished head, without the piece in which it began."""
@@ -84,7 +84,7 @@ class _Connection(HttpToolsProtocol):
     _deadline: asyncio.TimerHandle | None = None
     _asked = False
     _unread: asyncio.TimerHandle | None = None
-    """Timer that runs while the client does not read the answer."""
+    """Timer that runs while the client does not read the response."""
 
     def __init__(self, server: "DrainingServer") -> None:
         super().__init__(server.config, server.server_state, server.lifespan.state)
@@ -183,12 +183,12 @@ class _Connection(HttpToolsProtocol):
         self._server.waiting.pop(self, None)
 
     def _finish(self) -> None:
-        """Mark the connection as idle after an answer."""
+        """Mark the connection as idle after a response."""
         if self in self._server.taken:
             self._server.waiting[self] = None
 
     def _expect_within(self, seconds: float | None) -> None:
-        """Demand the next part of a request within this time; None demands nothing."""
+        """Set the deadline for the next part of a request; None sets none."""
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = None if seconds is None else self.loop.call_later(seconds, self._too_slow)
@@ -197,7 +197,7 @@ class _Connection(HttpToolsProtocol):
         return self._asked and not self.cycle.response_complete
 
     def _expect_reading(self) -> None:
-        """Demand that the client reads some of the answer within the time for a body, until little is left."""
+        """Require the client to read some of the response within the time for a body, until little is left."""
         self._cancel_unread()
         left = self.transport.get_write_buffer_size()
         self._unread = self.loop.call_later(self._limits.body_seconds, self._abort_unless_read, left)
@@ -228,7 +228,7 @@ class _Connection(HttpToolsProtocol):
             self._close()
 
     def _close(self) -> None:
-        """Close once the client has read the answer; until then the connection can be evicted."""
+        """Close once the client has read the response; until then the connection can be evicted."""
         self.transport.close()
         self.pipeline.clear()
         self._finish()
@@ -365,13 +365,13 @@ def listening_socket(host: str, port: int) -> socket.socket:
             f"cannot listen on {host} port {port}: {error.strerror}; choose another one with listen"
         ) from error
     # Connections inherit it. asyncio sets it only on sockets that name TCP's number, unlike this one; without it an
-    # answer's body waits up to 40 ms for the client's delayed acknowledgement of its head.
+    # response's body waits up to 40 ms for the client's delayed acknowledgement of its head.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
 
 def _error_answer(status: int, phrase: str, reason: str) -> bytes:
-    """Return an answer made without the app, after which the server closes the connection."""
+    """Return a response made without the app, after which the server closes the connection."""
     body = json.dumps({"reason": reason}).encode()
     head = (
         f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\n"

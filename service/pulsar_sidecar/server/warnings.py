@@ -1,4 +1,4 @@
-"""Header by which answers without a body warn their caller."""
+"""Header for warnings in responses without a body."""
 
 from collections.abc import Iterable
 from typing import Final

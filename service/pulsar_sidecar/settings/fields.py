@@ -202,7 +202,7 @@ class PulsarCluster(_Group):
     sidecar deletes only ledgers that this cluster's own lists named (when a topic was deleted, or the watch saw the
     reference vanish), and sends other records to the dead-letter topic."""
     cluster_name: str | None = None
-    """Pulsar's name of the cluster, and the ``cluster`` label of every metric. Default: the sidecar asks the
+    """Pulsar's name of the cluster, and the ``cluster`` label of every metric. Default: the sidecar queries the
     brokers."""
 
     cluster_urls: Annotated[
@@ -265,10 +265,10 @@ class Authentication(_Group):
     openid_token_issuer_trust_certs_file_path: Path | None = None
     """PEM file with the authorities of the issuers' own certificates. Default: those of the system."""
     openid_cache_refresh_after_write_seconds: Seconds = 64_800
-    """Seconds after which the sidecar refreshes an issuer's keys; while the issuer does not answer, the cached keys
+    """Seconds after which the sidecar refreshes an issuer's keys; while the issuer does not respond, the cached keys
     stay valid."""
     openid_cache_expiration_seconds: Seconds = 86_400
-    """Seconds after which an issuer's cached keys expire, even if the issuer does not answer."""
+    """Seconds after which an issuer's cached keys expire, even if the issuer does not respond."""
     openid_key_id_cache_miss_refresh_seconds: Annotated[int, Field(ge=0, le=86_400)] = 300
     """Minimum seconds between two refreshes of an issuer's keys because a token names an unknown one, and thus the
     longest time until a new key is accepted."""
@@ -297,7 +297,7 @@ class LedgerDeletion(_Group):
     """Enable two-phase deletion of ledgers. While it is disabled, the sidecar neither consumes nor writes records."""
     two_phase_deletion_consumer_enabled: bool = True
     """Consume pending deletions. A sidecar with ``false`` serves HTTP and the first phase, and leaves the second phase
-    to other sidecars, so that a backlog does not delay its answers."""
+    to other sidecars, so that a backlog does not delay its responses."""
     two_phase_deletion_ledger_deletion_parallelism: int = Field(default=4, ge=1, le=1024)
     """Partitions of the system topic. The sidecar never reduces those of an existing topic."""
     two_phase_deletion_reconsume_later_in_seconds: Seconds = 600
@@ -340,7 +340,7 @@ class LedgerDeletion(_Group):
     """Seconds by which a retry may be overdue before the sidecar reads it itself, without the broker's delayed delivery
     tracker."""
     two_phase_deletion_topic_deletion_wait_in_seconds: int = Field(default=30, ge=0, le=600)
-    """Seconds for which a call waits for the deletion of its topic before it is answered with 202. The sidecars finish
+    """Seconds for which a call waits for the deletion of its topic before it returns 202. The sidecars finish
     the deletion in any case."""
     ledger_deletion_watch: Literal["off", "report", "append"] = "report"
     """Leak detection: the sidecar watches the metadata store for ledgers that lose their last reference and
@@ -371,7 +371,7 @@ class DelayedMessages(_Group):
     acknowledgements that the cursor has lost. Acknowledgements that the broker has not stored yet are checked every
     second."""
     delayed_message_persist_wait_in_seconds: Seconds = 15
-    """Seconds for which a request with ``wait=persisted`` waits before it is answered with the current status."""
+    """Seconds for which a request with ``wait=persisted`` waits before it returns the current status."""
 
 
 class AckStates(_Group):

@@ -56,7 +56,7 @@ class Dashboard:
         behind_tls: bool = False,
         pages: Sequence[Page],
     ) -> None:
-        """Initialise; ``sign_in`` is True if the gate demands a credential, ``issuer`` an alternative to tokens.
+        """Initialise; ``sign_in`` is True if the gate requires a credential, ``issuer`` an alternative to tokens.
 
         ``behind_tls`` is True if browsers use TLS, even if a proxy terminates it and this connection is plain.
         """
@@ -133,7 +133,7 @@ async def _sign_in_needed(request: Request, _: SignInNeededError) -> Response:
     if request.method not in ("GET", "HEAD"):
         here = HOME
     elif request.headers.get("sec-fetch-site") == "cross-site":
-        # After another site's link the browser withholds the token; it sends it when this page asks again.
+        # After another site's link the browser withholds the token; it sends it when this page sends another request.
         return framed(request, "next_page.html.j2", view=here, title="One moment")
     return RedirectResponse(sign_in.address(here), 303)
 

@@ -28,7 +28,7 @@ KEEP_SECONDS = 4.0
 _INSTANCES = "/admin/v2/ledger-deletion/status"
 
 SendToPeer = Callable[[str, str, str | None, Any], Awaitable[Answer]]
-"""Sends a request to another sidecar: method, URL, Authorization, JSON body; raises `UnreachableError`."""
+"""Request to another sidecar: method, URL, Authorization, JSON body; raises `UnreachableError`."""
 
 path = encoded_path
 
@@ -45,7 +45,7 @@ class RestClient:
         self.readings = Readings(clock)
 
     async def call(self, request: Request, rest_request: RestRequest, token: str | None) -> Answer:
-        """Return the answer to a request by this credential, from another sidecar if the service redirects."""
+        """Return the response to a request by this credential, from another sidecar if the service redirects."""
         authorization = None if token is None else f"Bearer {token}"
         answer = await call_gate(self._gate, request.scope, authorization, rest_request)
         if answer.status != 307:
@@ -67,7 +67,7 @@ class RestClient:
 async def read(
     request: Request, path: str, parameters: Parameters | None = None, keep_seconds: float = KEEP_SECONDS
 ) -> Reading:
-    """Return the answer to a GET of an encoded path, at most ``keep_seconds`` old.
+    """Return the response to a GET of an encoded path, at most ``keep_seconds`` old.
 
     Raises only `SignInNeededError`; a failed read is a reading with a problem.
     """
@@ -83,7 +83,7 @@ async def read(
 async def change(
     request: Request, method: str, path: str, body: Any = None, parameters: Parameters | None = None
 ) -> Any:
-    """Send a change once and return the answer's JSON.
+    """Send a change once and return the response's JSON.
 
     Raises:
         SignInNeededError: the caller has to sign in.
@@ -104,12 +104,12 @@ async def change(
 
 
 async def changed(request: Request, kind: type[_T], method: str, path: str, body: object = None) -> _T:
-    """Send a change once and return the answer as ``kind``, or a list of it; raises as `change`."""
+    """Send a change once and return the response as ``kind``, or a list of it; raises as `change`."""
     return parse_answer(kind, await change(request, method, path, body))
 
 
 async def verified_caller(request: Request, token: str) -> Answer:
-    """Return the REST server's answer on the caller with this token."""
+    """Return the REST server's response on the caller with this token."""
     return await _client(request).call(request, RestRequest("GET", "/admin/v2/caller"), token)
 
 

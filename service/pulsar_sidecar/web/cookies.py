@@ -51,7 +51,7 @@ def form_secret_of(request: Request) -> tuple[str, bool]:
 
 
 def renew_form_secret(request: Request) -> None:
-    """Change the secret with this answer, so that the browser cannot send earlier forms after a sign-in."""
+    """Change the secret with this response, so that the browser cannot send earlier forms after a sign-in."""
     request.state.form_secret, request.state.form_secret_is_new = secrets.token_urlsafe(32), True
 
 

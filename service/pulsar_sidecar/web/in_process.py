@@ -1,6 +1,6 @@
 """Requests to the REST server from within the process: pages call the gate like the HTTP server does.
 
-The request's id follows by itself (`observability.tracing`), so log lines of both name the same request.
+The request's id is inherited (`observability.tracing`), so log lines of both name the same request.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ Parameters = Mapping[str, str | int | bool | None]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer of the REST server.
+    """A response of the REST server.
 
     Attributes:
         value: JSON value, or a list from JSON lines; None for a body that is empty or not JSON.
@@ -76,7 +76,7 @@ def encoded_query(parameters: Parameters | None) -> str:
 
 
 async def call_gate(gate: ASGIApp, caller: Scope, authorization: str | None, rest_request: RestRequest) -> Answer:
-    """Return the gate's answer to a request by this credential, from the address of ``caller``.
+    """Return the gate's response to a request by this credential, from the address of ``caller``.
 
     Raises:
         InvalidInputError: the body has an infinite number or a NaN; JSON's null instead would remove a limit.
@@ -87,7 +87,7 @@ async def call_gate(gate: ASGIApp, caller: Scope, authorization: str | None, res
     try:
         await gate(scope, _Body(body), received)
     except Exception:
-        if not received.status:  # otherwise there is an answer to the defect, and the log has it
+        if not received.status:  # otherwise there is a response to the defect, and the log has it
             raise
     return received.answer
 
@@ -134,7 +134,7 @@ class _Body:
 
 
 class _Received:
-    """ASGI send that collects the messages of an answer."""
+    """ASGI send that collects the messages of a response."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -157,7 +157,7 @@ class _Received:
 
 
 def answer_of(status: int, body: bytes, location: str = "", media_type: str = "") -> Answer:
-    """Return an answer whose body may be JSON, JSON lines, or neither."""
+    """Return a response whose body may be JSON, JSON lines, or neither."""
     value: Any = None
     try:
         if media_type.startswith(_JSON_LINES):

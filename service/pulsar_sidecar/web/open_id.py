@@ -60,7 +60,7 @@ class SignInIssuer:
 
     Attributes:
         client_secret: secret of the client; None for a public client.
-        audience: audience to request, which some issuers demand.
+        audience: audience to request, which some issuers require.
         dashboard_url: address under which browsers reach this dashboard.
         trusted: PEM file with the authorities of the issuer's certificate; None for those of the system.
     """
@@ -93,7 +93,7 @@ class SignInIssuer:
 
         Raises:
             NotAuthenticatedError: the issuer refuses the code.
-            TemporaryError: the issuer does not answer.
+            TemporaryError: the issuer does not respond.
         """
         form = {
             "grant_type": "authorization_code",

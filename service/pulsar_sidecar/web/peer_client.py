@@ -1,4 +1,4 @@
-"""Requests to another sidecar, if only that one knows the answer."""
+"""Requests to another sidecar, if only that one knows the response."""
 
 from pathlib import Path
 from typing import Any

@@ -1,6 +1,6 @@
 """Cache of pages' data for a few seconds, so that many viewers cost the cluster as much as one.
 
-Invariants: no credential sees another one's data; a refusal evicts cached data; a failed refresh never looks like
+Invariants: no credential sees another's data; a refusal evicts cached data; a failed refresh never looks like
 missing data: the page shows the previous data with its time, and the reason why there is nothing newer.
 """
 
@@ -28,7 +28,7 @@ class RefusedError(SidecarError):
     """Raised when the REST server refuses or fails.
 
     Attributes:
-        status: status code of the answer, whose reason is the text.
+        status: status code of the response, whose reason is the text.
     """
 
     def __init__(self, status: int, reason: str) -> None:
@@ -38,13 +38,13 @@ class RefusedError(SidecarError):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A cached answer of a route.
+    """A cached response of a route.
 
     Attributes:
         value: JSON value; None if it could not be read.
         as_of_ms: time of reading, milliseconds since the epoch.
         problem: reason why it could not be read, or not again since ``as_of_ms``.
-        status: status of the last answer, 503 if none came.
+        status: status of the last response, 503 if none came.
     """
 
     value: Any = None
@@ -85,7 +85,7 @@ class _Kept:
     parsed: dict[object, Any] = field(default_factory=dict)
 
     def is_fresh(self, now_seconds: float, keep_seconds: float) -> bool:
-        """Return True until ``keep_seconds`` after it was asked for, and for at least as long as it took."""
+        """Return True until ``keep_seconds`` after the request, and for at least as long as it took."""
         took = self.read_seconds - self.asked_seconds
         return now_seconds - self.asked_seconds < max(keep_seconds, 2 * took)
 

@@ -110,15 +110,15 @@ async def act(
 ) -> Response:
     """Send a change, then redirect to ``back`` with its outcome or the reason of its failure.
 
-    ``done`` may make the text from the answer, read as ``kind``; or the style of the message ("warn": not all was done)
-    and the text.
+    ``done`` may make the text from the response, read as ``kind``; or the style of the message ("warn": not all was
+    done) and the text.
     """
     try:
         answer = await ask.change(request, method, path, body, parameters)
     except ask.SignInNeededError:
         raise
     except ask.RefusedError as error:
-        if error.status >= 500:  # the answer may be lost, so the change may have taken effect
+        if error.status >= 500:  # the response may be lost, so the change may have taken effect
             return returning(request, back, "unconfirmed", f"Look before you repeat it ({error.status}): {error}")
         return returning(request, back, "bad", f"Nothing was done ({error.status}): {error}")
     ended = done if isinstance(done, str) else done(parse_answer(kind, answer))

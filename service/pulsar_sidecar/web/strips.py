@@ -10,7 +10,7 @@ class Strip:
 
     Attributes:
         text: description for readers who do not see it.
-        path: SVG path, in a box that is ``width`` wide and 100 high; ``pale`` is another one in a lighter shade.
+        path: SVG path, in a box that is ``width`` wide and 100 high; ``pale`` is a second path in a lighter shade.
     """
 
     text: str

@@ -3,10 +3,10 @@
 Requests carry no flag, so a read never fences a ledger's writer, and needs no password. One connection serves one
 reader at a time, with pipelined requests; the pool keeps idle connections per bookie.
 
-A bookie of BookKeeper 4.17 answers one request with a run of entries (``BookieProtocol.BATCH_READ_ENTRY``, BP-62),
+A bookie of BookKeeper 4.17 returns for one request a run of entries (``BookieProtocol.BATCH_READ_ENTRY``, BP-62),
 several times as fast as one by one; an older one closes the connection at such a request.
 
-Invariants: the bookie sent each returned entry as the requested one, and answered that it lacks each omitted one.
+Invariants: the bookie sent each returned entry as the requested one, and reported that it lacks each omitted one.
 An entry counts as added only after the bookie confirmed that it stored it.
 """
 
@@ -104,7 +104,7 @@ class BookieConnections:
         """Return the wanted entries that the bookie has, as stored, with digests; ``wanted`` ascends, each entry once.
 
         Raises:
-            TemporaryError: the bookie cannot be reached, refuses, or answers something else.
+            TemporaryError: the bookie cannot be reached, refuses, or returns something else.
         """
         if not wanted:
             return {}
@@ -253,7 +253,7 @@ class _Exchange(ABC):
 
         Raises:
             OSError: the connection broke, or no response arrived in time.
-            TemporaryError: the bookie refuses, or answers something else.
+            TemporaryError: the bookie refuses, or returns something else.
         """
         answers = _received_frames(self._connection)
         while self._send():
@@ -262,7 +262,7 @@ class _Exchange(ABC):
 
     @abstractmethod
     def _send(self) -> bool:
-        """Send as many requests as fit; return True while any answer is pending."""
+        """Send as many requests as fit; return True while any response is pending."""
 
     @abstractmethod
     def _handle(self, frame: bytes) -> None:
@@ -352,7 +352,7 @@ class _Adding(_Exchange):
         self._in_flight: dict[int, int] = {}
 
     def _send(self) -> bool:
-        # At least one is in flight, however large it is. A bookie answers while it reads, so this cannot deadlock.
+        # At least one is in flight, however large it is. A bookie responds while it reads, so this cannot deadlock.
         while self._waiting and (not self._in_flight or self._fits(len(self._waiting[0][1]))):
             entry_id, entry = self._waiting.popleft()
             self._in_flight[entry_id] = len(entry)

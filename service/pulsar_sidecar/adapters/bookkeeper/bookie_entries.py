@@ -1,12 +1,12 @@
 """Entries as the bookies hold them, of open ledgers too, read without fencing and without recovery.
 
 Invariants: an entry is delivered only with a correct digest; it is missing only when every bookie of its write set
-answered that it has none. A delivered entry of a ledger that is still written to may be one whose writer does not know
+reported that it has none. A delivered entry of a ledger that is still written to may be one whose writer does not know
 yet that it is stored.
 
-Invariant of `BookieEntries.read_tail`: the answer holds every entry in the tail that was ever acknowledged to its
+Invariant of `BookieEntries.read_tail`: the response holds every entry in the tail that was ever acknowledged to its
 writer, or the call raises. An acknowledged entry is on ``ack_quorum_size`` members of its write set, so it is seen as
-long as fewer than that many members of every write set fail to answer.
+long as fewer than that many members of every write set fail to respond.
 """
 
 import hashlib
@@ -48,8 +48,8 @@ class BulkRead(Generic[Kept]):
 
     Attributes:
         found: the kept part of each entry.
-        missing: entries that every bookie of the write set answered not to have.
-        failures: reasons why bookies could not answer, one each, even for entries that another bookie delivered.
+        missing: entries that every bookie of the write set reported not to have.
+        failures: reasons why bookies could not respond, one each, even for entries that another bookie delivered.
     """
 
     found: dict[EntryId, Kept] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class BookieEntries:
         """Return the ledger's present end.
 
         Raises:
-            TemporaryError: too few bookies answered to know.
+            TemporaryError: too few bookies responded to know.
         """
         if metadata.state is LedgerState.CLOSED:
             return LedgerEnd(metadata.last_entry_id, metadata.last_entry_id)
@@ -139,7 +139,7 @@ class BookieEntries:
         For a ledger that was never closed, only the present end is read.
 
         Raises:
-            TemporaryError: an entry was not found, and a bookie that should hold it did not answer.
+            TemporaryError: an entry was not found, and a bookie that should hold it did not respond.
         """
         if metadata.state is not LedgerState.CLOSED:
             return bool(self.read_tail(ledger_id, metadata, 1))
@@ -248,7 +248,7 @@ class _Reading(Generic[Kept]):
                 yield write_set, part
 
     def read(self, turn: int, write_set: Sequence[BookieId], wanted: Sequence[EntryId]) -> None:
-        """Read what is missing from one bookie of the write set after the other; ``turn`` rotates the first."""
+        """Read missing entries from one bookie of the write set after the other; ``turn`` rotates the first."""
         left = wanted
         for rank in range(len(write_set)):
             bookie = write_set[(turn + rank) % len(write_set)]
@@ -287,7 +287,7 @@ class _Reading(Generic[Kept]):
 
 
 def _checked(data: bytes, ledger_id: LedgerId, entry_id: EntryId | None, metadata: LedgerMetadata) -> "StoredEntry":
-    """Return the entry in a bookie's answer, which must be ``entry_id``; any of the ledger for None."""
+    """Return the entry in a bookie's response, which must be ``entry_id``; any of the ledger for None."""
     stored = checked_entry(data, metadata.digest_type, metadata.password)
     if stored.ledger_id != ledger_id or entry_id not in (None, stored.entry_id):
         asked_for = f"{ledger_id}:{'the last' if entry_id is None else entry_id}"
@@ -339,7 +339,7 @@ def cumulative_bytes(data: bytes) -> int:
 
 
 def checked_entry(data: bytes, digest_type: DigestType | None, password: bytes) -> StoredEntry:
-    """Return the entry in a bookie's answer.
+    """Return the entry in a bookie's response.
 
     Raises:
         UndecodableError: too short, damaged, or of a digest that the ledger's metadata does not name.

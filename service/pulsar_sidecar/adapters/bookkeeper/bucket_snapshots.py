@@ -80,7 +80,7 @@ class BookieBucketSnapshots:
 
         Raises:
             ConflictError: the ledger holds no bucket, or changed at the same moment; it was not deleted.
-            OutcomeUnknownError: the answer was lost; read again.
+            OutcomeUnknownError: the response was lost; read again.
         """
         node = self._store.read(ledger_path(bucket_id, self._root))
         if node is None:

@@ -186,7 +186,8 @@ class LedgerWriter:
         try:
             self._store.write(node.path, encode_ledger_metadata(closed), node.version)
         except (ConflictError, NotFoundError, OutcomeUnknownError) as error:
-            # A recovery after a writer died, or our own write whose answer was lost, may have closed it with this end.
+            # A recovery after a writer died, or our own write whose response was lost, may have closed it with this
+            # end.
             found = self._store.read(node.path)
             if found is None or decode_ledger_metadata(found.data) != closed:
                 raise TemporaryError(f"a new ledger could not be closed: {error}") from error

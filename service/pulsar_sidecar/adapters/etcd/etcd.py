@@ -1,7 +1,7 @@
 """The metadata store's etcd driver, with keys as Pulsar's own `EtcdMetadataStore` writes them.
 
 A node is the key of its path; its version is etcd's of the key less one, its order of creation the revision. Brokers
-write no keys for parents: such a parent has children and cannot be read. Nodes that this driver creates get theirs.
+write no keys for parents: such a parent has children and cannot be read. Nodes that this driver creates get such keys.
 
 Invariant: every change is one transaction, which compares versions (for deletions of read nodes, mod revisions) and
 that nothing lies below a node to delete.
@@ -215,7 +215,7 @@ class EtcdMetadataStore:
             raise ConflictError(conflict)
 
     def _only_below(self, path: str, deleted: set[str], conflict: str) -> Answer:
-        """Return the comparison that nothing lies below a node but what is deleted before it."""
+        """Return the comparison that nothing lies below a node except nodes deleted before it."""
         if not any(each.startswith(f"{path}/") for each in deleted):
             return _has_nothing_below(path)
         answer = self.gateway.reading(
@@ -361,7 +361,7 @@ class EtcdMetadataStore:
 class EtcdLedgerIds(SequentialLedgerIds):
     """`SequentialLedgerIds`: Pulsar numbers a sequential node by the version of its parent, which it writes for that.
 
-    The sequential node itself is not needed: nobody else gets the number.
+    The sequential node itself is not needed: no other caller gets the number.
     """
 
     def __init__(self, store: EtcdMetadataStore, ledgers_root: str = DEFAULT_LEDGERS_ROOT) -> None:
@@ -429,7 +429,7 @@ def _deletion(path: str) -> Answer:
 
 
 def _guarded(deletion: GuardedDeletion) -> Answer:
-    """Return the transaction of one deletion; when it fails, it reads what tells why."""
+    """Return the transaction of one deletion; on failure it reads the nodes that show why."""
     guards = [_is_as_read(guard) for guard in deletion.guards]
     read = [{"request_range": {"key": encoded(guard.path), "keys_only": True}} for guard in deletion.guards]
     return {

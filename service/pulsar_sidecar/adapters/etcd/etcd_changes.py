@@ -87,11 +87,11 @@ class _Hearing(HeardChanges):
         threading.Thread(target=self._run, name="etcd-watch", daemon=True).start()
 
     def wait_for(self, revision: int, seconds: float) -> None:
-        """Wait until every change up to this revision is heard.
+        """Wait until every change up to this revision is received.
 
         Raises:
             ChangesLostError: changes may have been missed.
-            TemporaryError: the stream is behind, and goes on.
+            TemporaryError: the stream is behind, and continues.
         """
         with self.stirred:
             self.stirred.wait_for(lambda: self.doubt or self._next > revision, seconds)

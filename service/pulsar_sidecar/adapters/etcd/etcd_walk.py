@@ -1,4 +1,4 @@
-"""Every key below some path as of one revision of etcd: what a walk is for ZooKeeper.
+"""Every key below some path as of one revision of etcd, like a walk of ZooKeeper.
 
 Invariant: all pages are of the revision of the first one, and together they have as many keys as etcd counted in it.
 """
@@ -51,7 +51,7 @@ def everything_but_ledgers(root: str) -> tuple[Range, Range]:
 
 
 class EtcdWalk:
-    """Reads ranges of keys, all as of one revision.
+    """Reader of ranges of keys, all as of one revision.
 
     Attributes:
         gateway: the connection; `pages` closes it.
@@ -85,7 +85,7 @@ class EtcdWalk:
         """Yield every key once, in order; call this once.
 
         Raises:
-            TemporaryError: not all could be read. What was yielded is then worthless.
+            TemporaryError: not all could be read; discard the yielded rows.
         """
         try:
             self.gateway.learn_times()

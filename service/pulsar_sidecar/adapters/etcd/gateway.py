@@ -1,7 +1,7 @@
 """Requests to etcd's JSON gateway (``/v3/...``), for all threads: every wait is limited.
 
-Invariants: a read is retried, at every endpoint, until the call's timeout; a write is sent once, and one whose answer
-was lost is reported as such. Only etcd's own answer ever becomes "there is no such key". Reads are linearizable.
+Invariants: a read is retried, at every endpoint, until the call's timeout; a write is sent once, and one whose response
+was lost is reported as such. Only etcd's own response ever becomes "there is no such key". Reads are linearizable.
 """
 
 import base64
@@ -54,7 +54,7 @@ _ADVICE: Mapping[int, str] = {
 _NO_LOGIN: Final = ("authentication failed", "user name is empty")
 
 Answer = Mapping[str, Any]
-"""Decoded JSON of an answer, with the names of ``rpc.proto``; zeros and empty values are left out."""
+"""Decoded JSON of a response, with the names of ``rpc.proto``; zeros and empty values are left out."""
 
 
 class _Refusal(Exception):  # noqa: N818
@@ -83,7 +83,7 @@ class RefusedError(TemporaryError):
 
 
 class _LostError(Exception):
-    """Raised when there is no answer; ``sent`` is False if etcd cannot have received the request."""
+    """Raised when there is no response; ``sent`` is False if etcd cannot have received the request."""
 
     def __init__(self, cause: str, *, sent: bool) -> None:
         super().__init__(cause)
@@ -92,7 +92,7 @@ class _LostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of an answer."""
+    """A key of a response."""
 
     path: str
     data: bytes
@@ -171,10 +171,10 @@ class EtcdGateway:
         self._pool.clear()
 
     def reading(self, what: str, method: str, body: Answer) -> Answer:
-        """Send a request that changes nothing, or may be applied twice, until there is an answer.
+        """Send a request that changes nothing, or may be applied twice, until there is a response.
 
         Raises:
-            TemporaryError: etcd refuses it (`RefusedError`), or no answer in time.
+            TemporaryError: etcd refuses it (`RefusedError`), or no response in time.
         """
         end = self.clock.monotonic_seconds() + self.options.call_timeout_seconds
         while True:
@@ -192,7 +192,7 @@ class EtcdGateway:
 
         Raises:
             TemporaryError: etcd refuses it (`RefusedError`), or it was not sent.
-            OutcomeUnknownError: the answer was lost.
+            OutcomeUnknownError: the response was lost.
         """
         try:
             return self._ask(method, body, self.clock.monotonic_seconds() + self.options.call_timeout_seconds)
@@ -217,7 +217,7 @@ class EtcdGateway:
             self._learned_at = now
 
     def stream(self, method: str, body: Answer) -> Iterator[Answer]:
-        """Yield a stream's answers until it ends, or is silent for a minute; raise as `reading`, without a retry."""
+        """Yield a stream's responses until it ends, or is silent for a minute; raise as `reading`, without a retry."""
         endpoint = self.endpoints[self._first]
         try:
             response = self._pool.request(
@@ -249,7 +249,7 @@ class EtcdGateway:
         """Return the report of the member at ``host:port``.
 
         Raises:
-            UnreachableError: there is no connection to it, or no answer in 3 s.
+            UnreachableError: there is no connection to it, or no response in 3 s.
         """
         endpoint = next(each for each in self.endpoints if each.endswith(f"//{address}"))
         try:
@@ -338,12 +338,12 @@ class EtcdGateway:
 
 
 def keys_of(answer: Answer) -> list[Key]:
-    """Return the keys of a range's answer."""
+    """Return the keys of a range's response."""
     return [Key.of(each) for each in answer.get("kvs", ())]
 
 
 def operations_of(answer: Answer, kind: str = "response_range") -> Sequence[Answer]:
-    """Return the answers to a transaction's operations, all of one kind."""
+    """Return the responses to a transaction's operations, all of one kind."""
     return [each[kind] for each in answer.get("responses", ())]
 
 

@@ -50,7 +50,7 @@ class EtcdLease:
                 self.epoch += 1
 
     def close(self) -> None:
-        """Revoke the lease; without an answer it expires by its timeout. Idempotent."""
+        """Revoke the lease; without a response it expires by its timeout. Idempotent."""
         with self._lock:
             lease, self._id, self._is_closed = self._id, None, True
         if lease is None or self._gateway.closed.is_set():

@@ -1,6 +1,6 @@
 """The store's time, and times before which etcd's revisions were made; etcd itself keeps no times of keys.
 
-Each answer has the member's clock, to a second, and the store's revision: everything up to that revision was made
+Each response has the member's clock, to a second, and the store's revision: everything up to that revision was made
 before that time. Such marks, one a minute and fewer of long ago, are kept in a node of the store, so that they
 outlive a sidecar. The time of a revision is that of the first mark that is not older: never too early, so an age is
 never overestimated. A revision after the last mark counts as made just now.
@@ -30,7 +30,7 @@ Mark = tuple[int, int]
 
 
 class RevisionTimes:
-    """Marks from answers and from the store's node; safe for use by several threads."""
+    """Marks from responses and from the store's node; safe for use by several threads."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -42,7 +42,7 @@ class RevisionTimes:
         self._latest: Mark | None = None
 
     def observe(self, revision: int, date: str | None, sent: float, received: float) -> None:
-        """Learn from an answer: the store's revision, its ``Date`` header, and when it was asked and answered."""
+        """Record a response's store revision and ``Date`` header, and the times of the request and the response."""
         if date is None or revision <= 0:
             return
         try:
@@ -53,7 +53,7 @@ class RevisionTimes:
             earliest = date_ms - received * 1000
             latest = date_ms + _SECOND_MS - sent * 1000
             if self._earliest_offset_ms is None or received - self._measured_at >= REFRESH_SECONDS:
-                # Forget what a clock said before it was set.
+                # Discard a clock's readings from before it was set.
                 self._earliest_offset_ms, self._latest_offset_ms = earliest, latest
                 self._measured_at = received
             else:
@@ -67,7 +67,7 @@ class RevisionTimes:
                 self._marks = thinned(self._marks, _MOST_IN_MEMORY)
 
     def now_ms(self) -> int:
-        """Return the store's time, at most a second late; raise `TemporaryError` if no answer had it."""
+        """Return the store's time, at most a second late; raise `TemporaryError` if no response had it."""
         with self._lock:
             if self._earliest_offset_ms is None:
                 raise TemporaryError("etcd's answers have no Date header, so its time is not known")

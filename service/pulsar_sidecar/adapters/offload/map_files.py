@@ -25,7 +25,7 @@ _CLASSES = _LONG_KEYS + b"\x22org.apache.hadoop.io.BytesWritable"
 _NO_METADATA = bytes(4)
 _PLAIN = _CLASSES + b"\0\0" + _NO_METADATA
 _DEFLATED = _CLASSES + b"\x01\0\x2aorg.apache.hadoop.io.compress.DefaultCodec" + _NO_METADATA
-"""Hadoop's default: each value compressed by itself, with zlib."""
+"""Hadoop's default: each value compressed separately, with zlib."""
 _SYNC_BYTES = 16
 _SYNC_ESCAPE = -1
 _LEDGER_METADATA_KEY = -1

@@ -6,13 +6,13 @@ contacts a place outside the operator's list.
 
 A copy in a bucket is two objects, which the sidecar reads, compares, deletes and reads again. Their names alone prove
 little: clusters share buckets, records may be forged, and a shadow topic's list holds the offload contexts of its
-source. A missing bucket answers a HEAD as a missing object does, and at least one driver in the field reported
+source. A missing bucket responds to a HEAD as a missing object does, and at least one driver in the field reported
 deletions that never happened. Invariant: an object passes only if by its own metadata Pulsar's offloader wrote it for
 the record's managed ledger in this cluster; *gone* is reported only after the bucket listed its objects, *deleted* only
 after it listed them again.
 
 Limits: parts of an unfinished multipart upload are no objects and stay (a bucket's lifecycle rule removes them); in a
-versioned bucket *deleted* means hidden; a server that is not an object store but answers 404 to every HEAD and
+versioned bucket *deleted* means hidden; a server that is not an object store but returns 404 to every HEAD and
 well-formed XML to a listing counts as an empty bucket.
 """
 
@@ -89,8 +89,8 @@ class ObjectStoreOffloadedLedgers:
 
         Raises:
             PermanentError: the context is incomplete, its location is not allowed, or the copy is another owner's.
-            TemporaryError: storage did not answer, refused, or still shows what it reported as deleted.
-            OutcomeUnknownError: the answer to a deletion, or to the read after it, was lost.
+            TemporaryError: storage did not respond, refused, or still shows objects that it reported as deleted.
+            OutcomeUnknownError: the response to a deletion, or to the read after it, was lost.
         """
         copy = copy_of(ledger_id, context, managed_ledger)
         return self._storage(context).delete(copy)
@@ -109,7 +109,7 @@ class ObjectStoreOffloadedLedgers:
 
         Raises:
             PermanentError: the context names no copy, its location is not allowed, or the copy is another owner's.
-            TemporaryError: storage did not answer, or refused.
+            TemporaryError: storage did not respond, or refused.
         """
         if not context.complete or context.segments:
             return False

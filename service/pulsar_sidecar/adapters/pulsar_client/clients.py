@@ -8,7 +8,7 @@ background. A request in between finds no consumer at the broker (seen on 3.3.6:
 found``), which proves nothing about the topic; and twice, on 4.0.8 and a busy machine, a reading missed an existing
 message. So a reader that does not seek to a time first finds the newest message, and a caller that must not miss
 anything does not seek.
-Invariants: a reading that ends has passed the newest message, or that message is older than the time asked for; a
+Invariants: a reading that ends has passed the newest message, or that message is older than the requested time; a
 reading that cannot get there fails; a topic counts as empty when two readers of different kinds find nothing.
 """
 
@@ -166,7 +166,7 @@ def messages_since(
 
 
 def newest_message(client: pulsar.Client, topic: str) -> pulsar.Message | None:
-    """Return the last message of a topic, None when it has none; a PulsarException for inconsistent answers."""
+    """Return the last message of a topic, None when it has none; a PulsarException for inconsistent responses."""
     for _ in range(_LOOKS):
         with closing(client.create_reader(topic, pulsar.MessageId.latest, start_message_id_inclusive=True)) as reader:
             if has_more(reader):

@@ -76,7 +76,7 @@ def _message(found: pulsar.Message, partition: int) -> ReadMessage:
 
 
 def _first_chunk(place: _pulsar.MessageId) -> Position | None:
-    """Return the first chunk of a chunked message, whose id names its last: a reader has to begin with the first."""
+    """Return the first chunk of a chunked message, whose id names its last: reading has to begin with the first."""
     whole = api.MessageIdData.FromString(place.serialize())
     if not whole.HasField("first_chunk_message_id"):
         return None

@@ -293,11 +293,11 @@ class _PartitionProducer:
             self.missing_id = sequence_id
 
     def _abandon(self) -> None:
-        # Its pending messages may or may not be stored; a new producer first asks the broker and reads back.
+        # Its pending messages may or may not be stored; a new producer first queries the broker and reads back.
         producer, self.producer = self.producer, None
         self.stored_ids = None
         if producer is not None:
-            # It fails pending messages at once, on this thread. The broker's answer may come when the interpreter is
+            # It fails pending messages at once, on this thread. The broker's response may come when the interpreter is
             # shutting down, so no Python callback waits for it.
             producer._producer.close_async(None)
 

@@ -1,6 +1,6 @@
 """Acknowledgement state as brokers report it: cursors in memory, the limits on their stored state, and the pause.
 
-Brokers up to 4.0.8 answer false where the policy ``dispatcherPauseOnAckStatePersistentEnabled`` is not set, and store
+Brokers up to 4.0.8 return false where the policy ``dispatcherPauseOnAckStatePersistentEnabled`` is not set, and store
 false where they should remove it. So the sidecar reads and removes a namespace's policy in the metadata store. A
 topic's policies are events on a topic of the brokers' own; no other client writes there.
 """

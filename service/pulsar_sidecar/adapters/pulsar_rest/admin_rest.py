@@ -1,10 +1,10 @@
-"""Client of brokers' admin REST API: fail-over, redirects, and translation of answers into our errors.
+"""Client of brokers' admin REST API: fail-over, redirects, and translation of responses into our errors.
 
 Invariants: the client sends credentials only to known brokers, and an address is known because a setting, the metadata
 store or a configured broker named it, never because a redirect did; it retries a change only when the first attempt
 provably was not sent or was redirected, and always for the same path and query; it reports an absence only when a
-broker did in its own words (``{"reason": ...}``), not because some proxy answered 404; it sends nothing to an
-unresponsive broker until that answers again.
+broker did in its own words (``{"reason": ...}``), not because some proxy returned 404; it sends nothing to an
+unresponsive broker until it responds again.
 """
 
 import json
@@ -61,7 +61,7 @@ NOT_OF_THIS_CLUSTER: Final = re.compile(
 """Refusal (412) of topics whose namespace has only other clusters; a deletion quotes it in a 500, after 30 s."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _FIRST_READ_SECONDS = 10.0
-"""Timeout of a read's first attempt; it is retried once with the usual timeout if its broker answers anything else."""
+"""Timeout of a read's first attempt; it is retried once with the usual timeout if its broker returns anything else."""
 _SILENT_SECONDS = 3.0
 _LOGGER = logging.getLogger(__name__)
 
@@ -162,13 +162,13 @@ def is_v1(namespace: str) -> bool:
 class AdminRest:
     """Admin REST API of one cluster; safe for use by several threads.
 
-    Every method raises `TemporaryError` when no broker answers or owns the topic, `NotFoundError` on a 404,
+    Every method raises `TemporaryError` when no broker responds or owns the topic, `NotFoundError` on a 404,
     `NotAuthenticatedError` or `NotAuthorizedError` on 401 and 403, `BrokerRefusedError` on any other 4xx, and
-    `PermanentError` for a redirect to an address that is not a known broker's. A change whose answer was lost, or that
-    got a 5xx or a 404 of ZooKeeper's, is an `OutcomeUnknownError`.
+    `PermanentError` for a redirect to an address that is not a known broker's. A change whose response was lost, or
+    that got a 5xx or a 404 of ZooKeeper's, is an `OutcomeUnknownError`.
 
     Attributes:
-        unresponsive: brokers that answer nothing, to which nothing is sent.
+        unresponsive: brokers that do not respond, to which nothing is sent.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class AdminRest:
     ) -> None:
         """Use ``web_service_urls`` in order; each may itself be a comma-separated list, as pulsar-admin takes it.
 
-        ``read_seconds`` is the longest wait for the next byte of an answer, ``first_read_seconds`` that of a read's
+        ``read_seconds`` is the longest wait for the next byte of a response, ``first_read_seconds`` that of a read's
         first attempt.
 
         Raises:
@@ -205,7 +205,7 @@ class AdminRest:
         self._owners: dict[str, str] = {}
 
     def get(self, path: str, params: Mapping[str, str] | None = None) -> object:
-        """Return the JSON answer to a GET from the broker that owns the topic; None for an empty answer."""
+        """Return the JSON response to a GET from the broker that owns the topic; None for an empty response."""
         return _document(self._send(_Call("GET", path, dict(params or {}), None)))
 
     def headers(self, path: str) -> Mapping[str, str]:
@@ -222,13 +222,13 @@ class AdminRest:
         return same or [url for url in urls if urlsplit(url).scheme == "https"]
 
     def get_exactly(self, web_service_url: str, path: str, params: Mapping[str, str] | None = None) -> object:
-        """Return the JSON answer of exactly this broker; raise `TemporaryError` on a redirect (its owner changed)."""
+        """Return the JSON response of exactly this broker; raise `TemporaryError` on a redirect (its owner changed)."""
         return self.get_exactly_with_headers(web_service_url, path, params)[0]
 
     def get_exactly_with_headers(
         self, web_service_url: str, path: str, params: Mapping[str, str] | None = None
     ) -> tuple[object, Mapping[str, str]]:
-        """Return the answer as `get_exactly` does, with its headers."""
+        """Return the response as `get_exactly` does, with its headers."""
         call = _Call("GET", path, dict(params or {}), None)
         if not self.reachable([web_service_url]) or not self.is_broker(web_service_url):
             raise PermanentError(
@@ -240,7 +240,7 @@ class AdminRest:
         return _document(_checked(call, answer)), answer.headers
 
     def change(self, method: str, path: str, body: object = None, params: Mapping[str, str] | None = None) -> object:
-        """Send PUT, POST or DELETE with a JSON body (None: no body); return the JSON answer."""
+        """Send PUT, POST or DELETE with a JSON body (None: no body); return the JSON response."""
         encoded = None if body is None else json.dumps(body).encode()
         return _document(self._send(_Call(method, path, dict(params or {}), encoded)))
 
@@ -352,7 +352,7 @@ class AdminRest:
             try:
                 known.update(map(_address_of, source()))
             except SidecarError as error:
-                # One source may be closed to this role; the other's answer is as good, and fewer are stricter.
+                # One source may be closed to this role; the other's list is as good, and fewer are stricter.
                 _LOGGER.warning("a list of brokers could not be read: %s", error)
         self._known = frozenset(known)
         return address in known
@@ -376,7 +376,7 @@ class AdminRest:
 
 
 class _NotSentError(UnreachableError):
-    # Asking another broker instead is safe. Callers outside this module see the plain failure, which this extends.
+    # Trying another broker instead is safe. Callers outside this module see the plain failure, which this extends.
     def __init__(self, failure: SidecarError) -> None:
         super().__init__(str(failure))
         self.failure = failure
@@ -444,7 +444,7 @@ def _checked(call: _Call, answer: urllib3.BaseHTTPResponse) -> urllib3.BaseHTTPR
 def _failure(call: _Call, answer: urllib3.BaseHTTPResponse) -> SidecarError:
     status, reason = answer.status, _reason(answer)
     shown = reason or f"{status} without a reason"
-    # Brokers answer 401 with a reason of their own to an authenticated role that lacks the right.
+    # Brokers return 401 with a reason of their own to an authenticated role that lacks the right.
     if status == 401 and reason is None:
         return NotAuthenticatedError(f"{call}: {shown}; check the sidecar's credentials for the brokers")
     if status in (401, 403):
@@ -490,7 +490,7 @@ def _unexplained(call: _Call, status: int) -> str:
 
 
 def _document(answer: urllib3.BaseHTTPResponse) -> object:
-    """Return the answer as JSON, or as a string if it is not JSON; None if it is empty."""
+    """Return the response as JSON, or as a string if it is not JSON; None if it is empty."""
     if not answer.data:
         return None
     for read in (orjson.loads, json.loads):  # Jackson may write NaN and the like, which only the second one reads

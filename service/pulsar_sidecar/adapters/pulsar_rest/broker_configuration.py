@@ -15,7 +15,7 @@ RUNTIME_CONFIGURATION = "/admin/v2/brokers/configuration/runtime"
 
 
 def broker_version(rest: AdminRest, web_service_url: str | None = None) -> str | None:
-    """Return a broker's version of Pulsar (without a URL: any broker's); None if the answer is not a string."""
+    """Return a broker's version of Pulsar (without a URL: any broker's); None if the response is not a string."""
     version = rest.get(VERSION_PATH) if web_service_url is None else rest.get_exactly(web_service_url, VERSION_PATH)
     return version if isinstance(version, str) and version else None
 

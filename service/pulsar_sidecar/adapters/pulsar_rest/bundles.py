@@ -69,7 +69,7 @@ def owning_url(data: bytes, topic: TopicName) -> str:
 
 
 def owned_bundles(document: object, broker_id: str) -> frozenset[str]:
-    """Return the active bundles in an ``ownedNamespaces`` answer, as ``namespace/range``."""
+    """Return the active bundles in an ``ownedNamespaces`` response, as ``namespace/range``."""
     if not isinstance(document, dict):
         raise TemporaryError(f"broker {broker_id} did not list the bundles it owns; try again")
     return frozenset(name for name, status in document.items() if isinstance(status, dict) and status.get("is_active"))

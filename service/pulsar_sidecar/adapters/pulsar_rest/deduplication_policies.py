@@ -1,6 +1,6 @@
 """Deduplication policies: topics' from brokers, namespaces' from the metadata store, defaults from settings.
 
-The sidecar does not use a broker's own answer with ``applied``, because that ignores a topic's global policy.
+The sidecar does not use a broker's own response with ``applied``, because that ignores a topic's global policy.
 """
 
 from typing import Final

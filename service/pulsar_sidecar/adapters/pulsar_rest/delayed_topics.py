@@ -141,7 +141,7 @@ class BrokerTopics:
         return document
 
     def _learn_clock(self, date: str | None) -> None:
-        """Learn a broker's clock from its ``Date``, which is cut to the second: the clock is at least as far ahead."""
+        """Read a broker's clock from its ``Date``, which is cut to the second: the clock is at least as far ahead."""
         try:
             date_ms = int(parsedate_to_datetime(date or "").timestamp() * 1000)
         except (TypeError, ValueError):
@@ -169,5 +169,5 @@ class BrokerTopics:
         )
 
     def _policy(self, topic: TopicName, name: str) -> object:
-        # Policies belong to the whole topic; brokers refuse to answer for a partition.
+        # Policies belong to the whole topic; brokers refuse requests for a partition.
         return topic_policy(self._rest, topic.base, name, {"applied": "true"})

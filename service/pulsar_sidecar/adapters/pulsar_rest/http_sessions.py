@@ -48,9 +48,9 @@ class HttpSessions:
         params: Mapping[str, str] | None = None,
         read_seconds: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
-        """Send one request to exactly this URL and return its whole answer; redirects are answers too.
+        """Send one request to exactly this URL and return its whole response; redirects are responses too.
 
-        ``read_seconds`` replaces the usual longest wait for the next byte of the answer.
+        ``read_seconds`` replaces the usual longest wait for the next byte of the response.
         """
         headers = {"Accept": "application/json", **self._credentials.http_headers()}
         if body is not None:

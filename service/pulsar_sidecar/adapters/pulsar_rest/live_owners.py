@@ -3,9 +3,9 @@
 ``GET /admin/v2/broker-stats/bookieops`` names exactly the persistent topics a broker has loaded at that moment
 (``BookieClientStatsGenerator.generate`` walks ``BrokerService.forEachTopic``); the sidecar requests ``internalStats``
 only of those, from the broker that listed them, and follows no redirect. A listing names every topic of its broker, so
-only the owners of the topics' bundles are asked, and the nodes that name them are read again afterwards. All brokers
-are asked where no registered broker is named, where the nodes changed meanwhile, and where the extensible load manager
-keeps the owners elsewhere.
+only the owners of the topics' bundles are queried, and the nodes that name them are read again afterwards. All brokers
+are queried where no registered broker is named, where the nodes changed meanwhile, and where the extensible load
+manager keeps the owners elsewhere.
 
 A listed topic that its broker then does not know (404) was deleted in between, or its namespace is being deleted: the
 broker no longer has it loaded, and its nodes, which the caller reads afterwards, show what remains of it.
@@ -13,7 +13,7 @@ broker no longer has it loaded, and its nodes, which the caller reads afterwards
 Windows that remain, and why they are harmless: a topic may be unloaded between the two requests, and ``internalStats``
 then loads it again, with a correct view; a topic that is being loaded is listed only when it is ready, and its broker
 reads the metadata that the caller compares afterwards; the second listing finds a topic that moves between two brokers
-during the first. A broker that lost a bundle may still serve readers of it for a while, and nobody can ask it
+during the first. A broker that lost a bundle may still serve readers of it for a while, and nobody can query it
 (docs/decisions/0022-owners-of-bundles-are-asked.md). Managed ledgers without a topic (``__transaction_log_N``,
 ``...__transaction_pending_ack``) never count as loaded: their metadata names all of their ledgers, because they are
 never compacted and have no schema.
@@ -81,7 +81,7 @@ class BrokerLiveOwners:
         return None if broker is None else broker.broker_id
 
     def busiest(self) -> BrokerUsage:
-        """Implement `pins.ports.BrokerUsages`; every load manager answers, which not every one does for load-report."""
+        """Implement `pins.ports.BrokerUsages`; every load manager supports it, unlike load-report."""
         brokers = demand_brokers(self._store)
         usages = self._map_in_parallel(lambda each: usage_in(self.demand(each, _METRICS_PATH), each.broker_id), brokers)
         return max(usages, key=lambda usage: usage.percent)
@@ -158,7 +158,7 @@ class BrokerLiveOwners:
         return listed
 
     def demand(self, broker: Broker, path: str) -> object:
-        """Return the answer at a path that every broker has."""
+        """Return the response at a path that every broker has."""
         try:
             return self._get(broker, path, {})
         except NotFoundError as error:
@@ -181,7 +181,7 @@ class BrokerLiveOwners:
     def _query_existing(
         self, query: Callable[[TopicName, Broker], _Result], loaded: Iterable[tuple[TopicName, Broker]]
     ) -> dict[TopicName, _Result]:
-        """Return the answers about topics that still exist."""
+        """Return the responses about topics that still exist."""
 
         def answer(pair: tuple[TopicName, Broker]) -> _Result | None:
             try:

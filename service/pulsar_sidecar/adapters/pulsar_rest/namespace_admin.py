@@ -57,7 +57,8 @@ class BrokerNamespaceAdmin:
 
     def topics_in(self, namespace: str) -> Sequence[str]:
         listing = "/destinations" if is_v1(namespace) else "/topics"
-        # Of topics that are not persistent, a broker lists its own only; the other route asks the owner of each bundle.
+        # Of topics that are not persistent, a broker lists its own only; the other route queries the owner of each
+        # bundle.
         return [
             *self._listed(namespace, namespace_path(namespace, listing), {"mode": "ALL"}),
             *self._listed(namespace, namespace_path(namespace, collection="non-persistent")),

@@ -1,4 +1,4 @@
-"""Pass-through of callers' requests to brokers, unchanged, with answers streamed as they arrive.
+"""Pass-through of callers' requests to brokers, unchanged, with responses streamed as they arrive.
 
 It runs on the server's event loop, because a thread for each upload would use up most threads
 (docs/decisions/0018-passed-requests-on-the-event-loop.md).
@@ -7,7 +7,7 @@ Invariants: a request has the sidecar's credential only for a caller known only 
 role as ``X-Original-Principal``, and goes only to a broker that was seen to obey that. A request goes only to an
 address that `AdminRest.is_broker` knows, and a change only for the path and the query that the caller wrote. A change
 is retried only when the first attempt provably was not sent or was redirected, and its whole body is there. A read
-does not wait for an unresponsive broker, and requests that need the same answer of a broker first share one query.
+does not wait for an unresponsive broker, and requests that need the same response of a broker first share one query.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ _MOST_CONNECTIONS = 1_000
 _MOST_OF_ONE_BROKER = 250
 """Requests that wait for one broker leave connections for the others."""
 _CHECK_AFTER_SECONDS = 3.0
-"""Wait for an answer after which the sidecar checks that the broker is responsive."""
+"""Wait for a response after which the sidecar checks that the broker is responsive."""
 _QUERY_SECONDS = 5.0
 _QUESTIONS_AT_ONCE = 8
 _WAIT_SECONDS = aiohttp.ClientTimeout(total=None, connect=30, sock_connect=5, sock_read=300)
@@ -248,7 +248,7 @@ class PassThrough:
                 if request.is_read:
                     limit.reschedule(loop.time())
 
-            # Most answers come sooner, and a task for each would be expensive.
+            # Most responses come sooner, and a task for each would be expensive.
             later = loop.call_later(self._check_after_seconds, lambda: watching.append(loop.create_task(watch())))
             try:
                 yield

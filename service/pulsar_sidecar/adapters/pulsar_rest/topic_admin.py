@@ -1,7 +1,7 @@
 """Brokers' operations on topics and reports of them; shadow topics (PIP-180) included.
 
 Invariant: every creating call is idempotent, so several sidecars may make it at once; a deletion is not retried,
-because only the caller knows whether a lost answer matters.
+because only the caller knows whether a lost response matters.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -134,7 +134,7 @@ class BrokerTopicAdmin:
         return max(1, int(count)) if count.isascii() and count.isdigit() else 1
 
     def trim(self, topic: TopicName) -> None:
-        """Make a broker trim the topic, which it loads for that; the broker deletes the ledgers after its answer."""
+        """Make a broker trim the topic, which it loads for that; the broker deletes the ledgers after its response."""
         self._rest.change("POST", topic_path(topic, "/trim"))
 
     def unload(self, topic: TopicName) -> None:

@@ -1,8 +1,8 @@
-"""Decoding of brokers' answers to ``stats`` and ``internalStats`` of a topic.
+"""Decoding of brokers' responses to ``stats`` and ``internalStats`` of a topic.
 
 Invariants: a message counts as acknowledged only by the broker's own string; a string that cannot be read is an error,
-never "nothing is acknowledged". An incomplete answer is a `TemporaryError` and not a smaller answer, because missing
-ledgers might be deleted.
+never "nothing is acknowledged". An incomplete response is a `TemporaryError` and not a smaller response, because
+missing ledgers might be deleted.
 """
 
 import re
@@ -40,7 +40,7 @@ _POSITION: Final = re.compile(r"(-?\d+):(-?\d+)(?: \(ackSet is null\))?")
 _Answer = TypeVar("_Answer")
 
 
-# --- the answers' own form -----------------------------------------------------------------------------------------
+# --- the responses' own form -----------------------------------------------------------------------------------------
 
 
 @decodable
@@ -120,7 +120,7 @@ class _InternalStats(msgspec.Struct, rename="camel"):
 
 @decodable
 class Waiting(msgspec.Struct, rename="camel", frozen=True):
-    """Backlog of a subscription, in entries; the time is 0 unless the request asked for it."""
+    """Backlog of a subscription, in entries; the time is 0 unless the request included it."""
 
     msg_backlog: int
     earliest_msg_publish_time_in_backlog: int
@@ -136,13 +136,13 @@ class BacklogStats(msgspec.Struct, rename="camel", frozen=True):
 
 @decodable
 class PartitionedBacklogs(msgspec.Struct):
-    """An answer to ``partitioned-stats``."""
+    """Response to ``partitioned-stats``."""
 
     partitions: dict[str, BacklogStats]
 
 
 def read_answer(document: object, form: type[_Answer], topic: TopicName) -> _Answer:
-    """Return the answer in this form; raise `TemporaryError` if it does not have Pulsar's form."""
+    """Return the response in this form; raise `TemporaryError` if it does not have Pulsar's form."""
     try:
         return msgspec.convert(document, form)
     except msgspec.ValidationError as error:
@@ -153,7 +153,7 @@ def read_answer(document: object, form: type[_Answer], topic: TopicName) -> _Ans
 
 
 def parse_stats(document: object, topic: TopicName) -> TopicStats:
-    """Return the answer to ``stats``; raises as `read_answer`."""
+    """Return the response to ``stats``; raises as `read_answer`."""
     found = read_answer(document, _Stats, topic)
     return TopicStats(
         broker=found.owner_broker,
@@ -166,7 +166,7 @@ def parse_stats(document: object, topic: TopicName) -> TopicStats:
 
 
 def parse_deduplication_status(document: object, topic: TopicName) -> str:
-    """Return the status in an answer to ``stats``; raises as `read_answer`, also if there is none."""
+    """Return the status in a response to ``stats``; raises as `read_answer`, also if there is none."""
     status = parse_stats(document, topic).deduplication_status
     if status is None:
         raise TemporaryError(f"a broker's statistics of {topic} lack deduplicationStatus; try again")
@@ -219,7 +219,7 @@ class Compaction:
 
 
 def parse_internal_stats(document: object, topic: TopicName, broker: str | None = None) -> TopicInternalStats:
-    """Return the answer to ``internalStats``, with cursors decoded lazily; raises as `read_answer`."""
+    """Return the response to ``internalStats``, with cursors decoded lazily; raises as `read_answer`."""
     found = read_answer(document, _InternalStats, topic)
     last_confirmed = _position_of(found.last_confirmed_entry)
     lengths = {LedgerId(each.ledger_id): each.entries for each in sorted(found.ledgers, key=lambda one: one.ledger_id)}
@@ -246,7 +246,7 @@ def parse_internal_stats(document: object, topic: TopicName, broker: str | None 
 
 
 def compaction_of(document: object, topic: TopicName) -> Compaction:
-    """Return the last compaction in an answer to ``internalStats``; raises as `read_answer`."""
+    """Return the last compaction in a response to ``internalStats``; raises as `read_answer`."""
     found = read_answer(document, _InternalStats, topic)
     ledger_id = LedgerId(found.compacted_ledger.ledger_id)
     if ledger_id < 0:

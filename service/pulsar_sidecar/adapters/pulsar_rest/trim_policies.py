@@ -1,7 +1,7 @@
 """Policies by which brokers trim topics, and those that they apply to each topic once it is loaded.
 
-The broker that owns the topic's bundle answers which retention applies: topics' own policies are nowhere else. It
-answers from the bundle's policies in memory, and loads no topic for that.
+The broker that owns the topic's bundle reports which retention applies: topics' own policies are nowhere else. It
+reads the bundle's policies in memory, and loads no topic for that.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """Unresponsive brokers: stopped processes, machines without memory, hosts that drop packets.
 
-Their machine may still accept connections, so only a timeout shows it. After a timeout the sidecar asks the broker for
-its version; if that times out too, the broker counts as unresponsive until it answers. Invariant: one thread asks each
-such broker, however many callers wait for it.
+Their machine may still accept connections, so only a timeout shows it. After a timeout the sidecar requests the
+broker's version; if that times out too, the broker counts as unresponsive until it responds. Invariant: one thread
+probes each such broker, however many callers wait for it.
 """
 
 import threading
@@ -16,7 +16,7 @@ from pulsar_sidecar.model.clocks import Clock
 
 _BETWEEN_QUESTIONS_SECONDS = 1.0
 _LONGEST_SECONDS = 600.0
-"""Time after which an unresponsive broker, perhaps removed for good, is no longer probed."""
+"""Time after which an unresponsive broker, perhaps removed permanently, is no longer probed."""
 _log = structlog.get_logger(__name__)
 
 
@@ -26,7 +26,7 @@ class UnresponsiveBrokers:
     def __init__(
         self, is_unresponsive: Callable[[str], bool], clock: Clock, between_seconds: float = _BETWEEN_QUESTIONS_SECONDS
     ) -> None:
-        """Use ``is_unresponsive`` to ask the broker at an address; it takes seconds at most."""
+        """Use ``is_unresponsive`` to probe the broker at an address; it takes seconds at most."""
         self._ask, self._clock, self._between_seconds = is_unresponsive, clock, between_seconds
         self._lock = threading.Lock()
         self._suspected: dict[str, Future[bool]] = {}

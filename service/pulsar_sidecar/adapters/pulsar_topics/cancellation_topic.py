@@ -38,7 +38,7 @@ _ANSWER_SECONDS: Final = 15.0
 _SILENCE_SECONDS: Final = 75.0
 """Brokers send a ping every 30 s (``keepAliveIntervalSeconds``)."""
 _QUIET_SECONDS: Final = 15.0
-"""Interval at which an idle reader asks whether compaction removed the pending entries."""
+"""Interval at which an idle reader checks whether compaction removed the pending entries."""
 _BEFORE_ALL: Final = Position(LedgerId(-1), EntryId(-1))
 
 log = structlog.get_logger("pulsar")
@@ -84,7 +84,7 @@ class PulsarCancellationTopic:
 
 
 class _Reading(TopicReader):
-    """Reads the log from its beginning, and detects compactions meanwhile."""
+    """Reading of the log from its beginning, which detects compactions meanwhile."""
 
     def __init__(
         self, connection: BinaryConnection, topic: TopicName, clock: Clock, compaction: Callable[[], Compaction]

@@ -40,7 +40,7 @@ _MOST_BYTES: Final = 10 * 1024 * 1024
 _FULL_BATCH_MS: Final = 200
 """Longest wait for a full batch, after which the consumer receives a smaller one."""
 _GRACE_SECONDS: Final = 10.0
-"""Extra time that a busy machine may take to answer."""
+"""Extra time that a busy machine may take to respond."""
 _READ_TIMEOUT_MS: Final = 10_000
 _EARLY_MS: Final = 2_000
 """Brokers may deliver up to a tick early (``delayedDeliveryTickTimeMillis``, a second); and clocks differ."""

@@ -81,7 +81,7 @@ def confirmed(step: Callable[[], _Answer], what: str, clock: Clock) -> _Answer:
 
 
 class TopicsSetup:
-    """Brings the four topics into the state in `TopicsSettings`.
+    """Setup of the four topics by `TopicsSettings`.
 
     Attributes:
         most_delay_ms: longest delay of a message that brokers accept; None for any, 0 without delayed delivery.

@@ -98,7 +98,7 @@ class _Consumer:
             self._acknowledge(positions)
             return self._clock.now_ms()
         except (OSError, TemporaryError, NotAuthenticatedError) as error:
-            # The broker drops the consumer with the connection, so leaving waits for no answer.
+            # The broker drops the consumer with the connection, so leaving waits for no response.
             self._connection.close()
             raise OutcomeUnknownError(
                 f"acknowledging on {self._place}: {error}; some may be acknowledged, read the state again"

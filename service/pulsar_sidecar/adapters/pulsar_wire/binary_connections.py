@@ -1,11 +1,11 @@
 """Connections to brokers by Pulsar's binary protocol, for the few commands that the Pulsar client lacks.
 
 One connection carries one conversation at a time; the pool keeps idle ones per broker for some seconds. Nothing runs in
-the background, so no connection is ever re-established, and no consumer comes back by itself.
+the background, so no connection is ever re-established, and no consumer reconnects.
 
 Invariants: a failure before anything was sent is a `TemporaryError`; a failed connection is closed, and with it
-everything that was opened over it on the broker; an answer belongs to the request with its id, and a connection with an
-unanswered request is never used again.
+everything that was opened over it on the broker; a response belongs to the request with its id, and a connection with
+an unanswered request is never used again.
 """
 
 import itertools
@@ -116,7 +116,7 @@ class BinaryConnection:
 
     @property
     def is_reusable(self) -> bool:
-        """True if the connection can be reused: it is open, and every request has been answered."""
+        """True if the connection can be reused: it is open, and no response is outstanding."""
         return not self._is_closed and not self._unanswered
 
     def next_id(self) -> int:
@@ -163,7 +163,7 @@ class BinaryConnection:
                 return answer
 
     def leave(self, command: _Request, doing: str) -> None:
-        """Close a consumer or a producer; earlier confirmations stay valid even if the broker does not answer."""
+        """Close a consumer or a producer; earlier confirmations stay valid even if the broker does not respond."""
         try:
             self.request(command, api.BaseCommand.SUCCESS, doing)
         except (OSError, SidecarError):
@@ -175,7 +175,7 @@ class BinaryConnection:
         self._connection.settimeout(seconds)
 
     def receive(self) -> tuple[api.BaseCommand, bytes]:
-        """Return the next answer or event, and its message; answer pings and challenges in between."""
+        """Return the next response or event, and its message; answer pings and challenges in between."""
         while True:
             found = self.receive_frame()
             if found is not None:
@@ -330,7 +330,7 @@ class BinaryConnections(IdlePool[BrokerAddress, BinaryConnection]):
         connect_seconds: float = 5.0,
         read_seconds: float = 15.0,
     ) -> None:
-        """Wait at most ``read_seconds`` for the next piece of an answer."""
+        """Wait at most ``read_seconds`` for the next piece of a response."""
         super().__init__(clock)
         self._credentials = credentials
         self._tls = tls
@@ -390,7 +390,7 @@ class TopicOwners:
         return known
 
     def forget(self, topic: TopicName) -> None:
-        """Forget a topic's broker, because it answered that it does not serve the topic, or cannot be reached."""
+        """Forget a topic's broker, because it reported that it does not serve the topic, or cannot be reached."""
         self._known.pop(topic, None)
 
     def open(self, topic: TopicName) -> BinaryConnection:

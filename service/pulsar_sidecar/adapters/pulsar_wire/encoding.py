@@ -1,4 +1,4 @@
-"""Codec of Pulsar's binary protocol: frames, entries as brokers store them, and entries in REST answers.
+"""Codec of Pulsar's binary protocol: frames, entries as brokers store them, and entries in REST responses.
 
 A frame is ``[totalSize][commandSize][BaseCommand]``, both sizes big-endian 32-bit numbers. A message's frame continues
 with ``[0x0e01][CRC-32C of the rest][metadataSize][MessageMetadata][payload]``; its entry has the same form, after a

@@ -70,7 +70,7 @@ class MessageRows:
             return 0, PayloadState.ENCRYPTED
         key = exact_text(metadata.producer_name), exact_text(metadata.uuid)
         if metadata.chunk_id == 0:
-            # The message was resent from its beginning, or it is another one: a uuid may come twice.
+            # The message was resent from its beginning, or it is a new message: a uuid may come twice.
             self._chunked.pop(key, None)
         chunked = self._chunked.setdefault(key, _Chunked())
         chunked.take(metadata.chunk_id, payload)

@@ -88,7 +88,7 @@ class OpenProducer:
                 return receipt
 
     def receipt_in(self, answer: api.BaseCommand) -> api.CommandSendReceipt | None:
-        """Return the receipt in an answer if it is for this producer; raise if this producer is refused or closed."""
+        """Return the receipt in a response if it is for this producer; raise if this producer is refused or closed."""
         doing = f"publishing to {self._topic}"
         if answer.type == api.BaseCommand.SEND_RECEIPT and answer.send_receipt.producer_id == self._id:
             return answer.send_receipt
@@ -295,7 +295,7 @@ def _published(
         producer.leave()
         return receipts[-1].message_id
     except (OSError, TemporaryError, NotAuthenticatedError) as error:
-        # A challenge whose credential cannot be read proves nothing about what was sent.
+        # A challenge whose credential cannot be read proves nothing about sent messages.
         raise OutcomeUnknownError(
             f"the copy may or may not have been published to {topic} ({error}); look for it first"
         ) from error

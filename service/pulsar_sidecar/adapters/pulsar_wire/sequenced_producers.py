@@ -190,7 +190,7 @@ class _BrokerProducer:
 
 @contextmanager
 def _connection_errors_translated(topic: TopicName) -> Iterator[None]:
-    """Translate connection errors into `TemporaryError`, because a failed connection does not show what was stored."""
+    """Translate connection errors into `TemporaryError`: a failed connection shows nothing about stored messages."""
     try:
         yield
     except OSError as error:

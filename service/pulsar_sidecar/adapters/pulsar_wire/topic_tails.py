@@ -29,7 +29,7 @@ _PERMITS: Final = 5_000
 _MOST_RECORDS: Final = 200_000
 """Number of newest records kept for comparison when a topic is read from its beginning."""
 _EARLIEST: Final = 2**64 - 1
-"""-1 as an unsigned number: ``MessageId.earliest``, and brokers' answer for an empty topic's last message."""
+"""-1 as an unsigned number: ``MessageId.earliest``, and brokers' response for an empty topic's last message."""
 _TIMEOUT_SECONDS: Final = 30.0
 _PAUSE_SECONDS: Final = 0.5
 
@@ -39,7 +39,7 @@ _Found = TypeVar("_Found")
 class BrokerTopicTails:
     """`TopicTails`; after a topic moves, the reading starts again.
 
-    For an empty topic the binary protocol answers -1:-1, and ``internal_stats`` (the admin REST service) has its
+    For an empty topic the binary protocol returns -1:-1, and ``internal_stats`` (the admin REST service) has its
     ledger. Brokers hide messages after the first one of an open transaction from consumers until the transaction ends;
     ``stats`` counts such transactions.
     """
@@ -74,7 +74,7 @@ class BrokerTopicTails:
 
     def _last_shown(self, reader: "_TailReader", topic: TopicName, end: Position) -> Position | None:
         """Return the last entry that consumers get, or None; raise `TemporaryError` if one up to ``end`` is hidden."""
-        reader.last_position()  # A topic that was just loaded answers once it knows its transactions.
+        reader.last_position()  # A topic that was just loaded responds once it knows its transactions.
         open_transactions = self._stats(topic).open_transactions
         last = reader.last_position()
         if open_transactions and (last is None or last < end):
@@ -139,7 +139,7 @@ class TopicReader:
         connection.request(command, api.BaseCommand.SUCCESS, self._doing, self._hold)
 
     def last_position(self) -> Position | None:
-        """Return the last message's position, by the broker's answer; None for an empty topic."""
+        """Return the last message's position, by the broker's response; None for an empty topic."""
         command = api.CommandGetLastMessageId(consumer_id=self._id)
         wanted = api.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE
         answer = self._connection.request(command, wanted, self._doing, self._hold)
@@ -165,7 +165,7 @@ class TopicReader:
         return [api.CommandFlow(consumer_id=self._id, messagePermits=used)]
 
     def _hold(self, command: api.BaseCommand, message: bytes) -> None:
-        """Hold messages that come before the answer to a request for `_received`."""
+        """Hold messages that come before the response to a request for `_received`."""
         self._check(command)
         if command.type == api.BaseCommand.MESSAGE:
             self._held.append((command, message))

@@ -18,7 +18,7 @@ def zookeeper_server(address: str, tls: StoreTls | None = None) -> StoreServer:
     """Return the report of the server at ``host:port`` (``srvr``, which the default ``4lw.commands.whitelist`` allows).
 
     Raises:
-        UnreachableError: there is no connection to it, or no answer in 3 s.
+        UnreachableError: there is no connection to it, or no response in 3 s.
     """
     host, _, port = address.rpartition(":")
     try:

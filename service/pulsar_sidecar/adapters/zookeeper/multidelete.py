@@ -1,6 +1,6 @@
 """Guarded deletions by the hundred: one ZooKeeper ``multi`` deletes many nodes and checks their guards.
 
-A multi is all or nothing and names only its first offender. So after each wave of packets the answers settle the
+A multi is all or nothing and names only its first offender. So after each wave of packets the responses settle the
 offenders that they name, one multi-read checks the other nodes of those packets, and deletions that still seem possible
 go into the next wave. Every wave settles at least one deletion of each failed packet, so the waves end.
 
@@ -32,7 +32,7 @@ _MAX_OPERATIONS = 400
 _MAX_REQUEST_BYTES = 256 * 1024
 _OPERATION_OVERHEAD_BYTES = 17
 BYSTANDERS = (RolledBackError, RuntimeInconsistency)
-"""Results in the answer to a failed multi for operations that were not at fault."""
+"""Results in the response to a failed multi for operations that were not at fault."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Multi-reads of hundreds of nodes in one request to ZooKeeper, which kazoo lacks and carries for us.
 
-Invariants: every path gets ZooKeeper's own answer, or the whole read fails; a packet asks for no more than was seen to
-fit, so that a run of large nodes never makes the server build an answer of hundreds of megabytes.
+Invariants: every path gets ZooKeeper's own response, or the whole read fails; a packet requests no more than was seen
+to fit, so that a run of large nodes never makes the server build a response of hundreds of megabytes.
 """
 
 import struct
@@ -44,12 +44,12 @@ _MAX_IN_FLIGHT = 8
 Result = TypeVar("Result")
 
 
-# Every answer has the server's zxid in its header (``ReplyHeader``: xid, zxid, err); kazoo does not return it.
+# Every response has the server's zxid in its header (``ReplyHeader``: xid, zxid, err); kazoo does not return it.
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MultiOperations:
-    """Reads of several kinds in one request (``ZooDefs.OpCode.multiRead``, ZooKeeper 3.6 and later)."""
+    """Multi-read: reads of several kinds in one request (``ZooDefs.OpCode.multiRead``, ZooKeeper 3.6 and later)."""
 
     type: ClassVar[int] = 22
 
@@ -67,13 +67,13 @@ class MultiOperations:
         return packet
 
     def deserialize(self, packet: bytes, offset: int) -> tuple[int, bytes]:
-        """Return the server's zxid and the raw answers, which the caller's thread decodes, not the connection's."""
+        """Return the server's zxid and the raw responses, which the caller's thread decodes, not the connection's."""
         return _ZXID_IN_REPLY.unpack_from(packet)[0], packet[offset:]
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Request that lets the server catch up with the leader (``ZooDefs.OpCode.sync``); the answer is its zxid then."""
+    """Request to let the server catch up with the leader (``ZooDefs.OpCode.sync``); the response is its zxid."""
 
     type: ClassVar[int] = 9
 
@@ -84,14 +84,14 @@ class Sync:
         return _INT.pack(len(self.path)) + self.path
 
     def deserialize(self, packet: bytes, offset: int) -> int:
-        """Return the server's zxid; nothing else of the answer matters."""
+        """Return the server's zxid; nothing else of the response matters."""
         del offset
         zxid: int = _ZXID_IN_REPLY.unpack_from(packet)[0]
         return zxid
 
 
 def ask(client: KazooClient, paths: Sequence[str], *kinds: int) -> "AsyncResult[object]":
-    """Queue reads of these kinds for each path; return the future answer of `MultiOperations`."""
+    """Queue reads of these kinds for each path; return the future response of `MultiOperations`."""
     encoded = [real_path(client, path).encode() for path in paths] if client.chroot else map(str.encode, paths)
     return send(client, MultiOperations(tuple((kind, path) for path in encoded for kind in kinds)))
 
@@ -104,7 +104,7 @@ class Refused:
 
 
 class NodeAt(NamedTuple):
-    """Place of a node in an answer: its data from ``start`` to ``end``, its ``Stat`` from ``end`` on."""
+    """Place of a node in a response: its data from ``start`` to ``end``, its ``Stat`` from ``end`` on."""
 
     start: int
     end: int
@@ -122,7 +122,7 @@ def decoded(answer: bytes, count: int, decode_one: Callable[[bytes, int], tuple[
     """Return ``count`` results: of getData (`parse_node`), or of pairs of getChildren and getData (`parse_children`).
 
     Raises:
-        TemporaryError: this is no answer to them.
+        TemporaryError: this is no response to them.
     """
     results = []
     at = 0
@@ -141,7 +141,7 @@ def decoded(answer: bytes, count: int, decode_one: Callable[[bytes, int], tuple[
 def data_starts(answer: bytes, count: int) -> list[int] | None:
     """Return where the data of each of ``count`` nodes begins, and where the next one's would.
 
-    None unless this is an answer to getData alone, and has every node. Takes a quarter of the time of `decoded`.
+    None unless this is a response to getData alone, and has every node. Takes a quarter of the time of `decoded`.
     """
     starts = []
     before, between = _RESULT_HEAD.size, _RESULT_HEAD.size + _STAT.size
@@ -198,7 +198,7 @@ def decode(answer: bytes, paths: Sequence[str]) -> list[Node | None]:
     """Return one result per path.
 
     Raises:
-        TemporaryError: a node was refused, or the answer does not match the request.
+        TemporaryError: a node was refused, or the response does not match the request.
     """
     nodes: list[Node | None] = []
     for path, result in zip(paths, decoded(answer, len(paths), parse_node), strict=True):
@@ -213,11 +213,12 @@ def decode(answer: bytes, paths: Sequence[str]) -> list[Node | None]:
 
 
 class PacketSize:
-    """Size of the next packet, learnt from the answers so far.
+    """Size of the next packet, estimated from the responses so far.
 
     It estimates a node's size by its kind, the first part of its path: ledgers are small, managed ledgers need not be.
     An unknown kind counts as large; the estimate grows at once with a large node, and shrinks step by step with small
-    ones. A wrong estimate costs the server memory: it builds a whole answer, three times its size, before sending any.
+    ones. A wrong estimate costs the server memory: it builds a whole response, three times its size, before sending
+    any.
     """
 
     def __init__(self) -> None:
@@ -242,7 +243,7 @@ class PacketSize:
         return some
 
     def learn(self, paths: Sequence[str], sizes_bytes: Sequence[int]) -> None:
-        """Learn the sizes of an answer's nodes."""
+        """Record the sizes of a response's nodes."""
         largest: dict[str, int] = {}
         for path, size in zip(paths, sizes_bytes, strict=True):
             if size >= largest.get(_kind(path), 0):
@@ -253,7 +254,7 @@ class PacketSize:
         self._most = min(_MAX_NODES, self._most * 2)
 
     def shrink(self) -> None:
-        """Continue after a lost answer with a quarter of the nodes, one packet at a time."""
+        """Continue after a lost response with a quarter of the nodes, one packet at a time."""
         self._most = max(1, self._most // 4)
         self.in_flight = 1
 
@@ -285,7 +286,7 @@ def list_children(session: KazooSession, paths: Sequence[str]) -> list[list[str]
 
 @dataclass(frozen=True, slots=True)
 class _Reading(Generic[Result]):
-    """Kind of reading: the operations for each path, the decoder of answers, and the bytes of data in a result."""
+    """Kind of reading: the operations for each path, the decoder of responses, and the bytes of data in a result."""
 
     kinds: tuple[int, ...]
     decode: Callable[[bytes, Sequence[str]], list[Result]]
@@ -343,7 +344,7 @@ def _stream(
     deadline: Deadline,
 ) -> None:
     """Append missing results to ``results``, several packets at a time, until done or the connection breaks."""
-    # Answers keep the order of requests: nodes read after the sync are at least as new as the sync.
+    # Responses keep the order of requests: nodes read after the sync are at least as new as the sync.
     synced = client.sync_async("/")
     in_flight: deque[tuple[Sequence[str], AsyncResult[object]]] = deque()
     asked = len(results)

@@ -6,7 +6,7 @@ Invariants, each of which another tool broke and deleted live data for it:
 
 * a list of children counts only in agreement with its parent's own count of them, read in the same request;
 * "no node" for something that a list named is believed only when a new list of its parent no longer names it;
-* no answer may be older than an earlier one, nor than the ``sync`` at the beginning: a server that fell behind fails
+* no response may be older than an earlier one, nor than the ``sync`` at the beginning: a server that fell behind fails
   the walk, it does not shorten it;
 * an unreadable node is a row with its reason.
 """
@@ -111,7 +111,7 @@ class WalkedNodes:
 
 
 class NodeWalk:
-    """Reads every node below some roots once, in bulk; a session lives as long as the walk.
+    """Walk that reads every node below some roots once, in bulk; a session lives as long as the walk.
 
     Attributes:
         source: the metadata store.
@@ -154,7 +154,7 @@ class NodeWalk:
         self._to_read = [root]
         self._leaves_to_read: list[str] = []
         self._to_list: list[tuple[str, int]] = []
-        # By parent, listed nodes that ZooKeeper then answered not to exist; each parent waits to be listed again.
+        # By parent, listed nodes that ZooKeeper then reported not to exist; each parent waits to be listed again.
         self._suspects: dict[str, set[str]] = {}
         # Each with the stack from which its paths were taken; None for lists.
         self._in_flight: deque[tuple[list[str] | None, Sequence[str], AsyncResult[object]]] = deque()
@@ -165,7 +165,7 @@ class NodeWalk:
         """Yield every node once, each after its parent; call this once.
 
         Raises:
-            TemporaryError: something could not be read, or is inconsistent. What was yielded is then worthless.
+            TemporaryError: something could not be read, or is inconsistent; discard the yielded nodes.
         """
         with self._session() as session:
             while self.last_zxid is None:
@@ -357,7 +357,7 @@ class NodeWalk:
 
 @dataclass(slots=True)
 class _Found:
-    """Nodes read and not yet yielded: the answers, and the nodes' places in them."""
+    """Nodes read and not yet yielded: the responses, and the nodes' places in them."""
 
     most: int
     unread: list[str] = field(default_factory=list)

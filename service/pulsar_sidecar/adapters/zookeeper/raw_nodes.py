@@ -1,4 +1,4 @@
-"""Bulk decoding of nodes as ZooKeeper serialises them into the columns of `audit.results.tables.NODES`.
+"""Bulk decoding of ZooKeeper's serialised nodes into the columns of `audit.results.tables.NODES`.
 
 Python only records each node's place in memory; cutting and decoding is done for a whole batch at once, which is
 several times faster than an object for each part of each node.

@@ -1,12 +1,12 @@
-"""A ZooKeeper session for all threads: it reconnects by itself, and every wait for it is limited.
+"""A ZooKeeper session for all threads: it reconnects automatically, and every wait is limited.
 
 It creates nodes with ZooKeeper's open ACL, whatever the credential: brokers and bookies, which may have another one or
 none, have to work with a ledger's node that is restored.
 
 Invariants: a call made without a connection fails within the configured timeout, and at once when the connection was
 lost longer ago; until then a read is retried, a write never is; a connection whose thread died is replaced. Every
-exception class of kazoo has a place here (a test enumerates them), and only ZooKeeper's own answer NoNode ever becomes
-"there is no such node".
+exception class of kazoo has a place here (a test enumerates them), and only ZooKeeper's own response NoNode ever
+becomes "there is no such node".
 """
 
 import logging
@@ -46,7 +46,7 @@ DEFINITE_ANSWERS: tuple[type[Exception], ...] = (
     exceptions.NotEmptyError,
     exceptions.NoChildrenForEphemeralsError,
 )
-"""Answers about the node, which the caller interprets."""
+"""Results about the node, which the caller interprets."""
 REFUSALS = (
     exceptions.APIError,
     exceptions.AuthFailedError,
@@ -69,7 +69,7 @@ REFUSALS = (
     exceptions.ThrottledOpError,
     exceptions.UnimplementedError,
 )
-"""Refusals, after which nothing was changed; every other exception of kazoo's is a lost answer."""
+"""Refusals, after which nothing was changed; every other exception of kazoo's is a lost response."""
 _RETRYABLE = (exceptions.ThrottledOpError, exceptions.NotReadOnlyCallError)
 _CREDENTIAL_WANTED = (
     exceptions.AuthFailedError,
@@ -80,7 +80,7 @@ _CREDENTIAL_WANTED = (
 
 
 def is_lost(error: Exception) -> bool:
-    """Return True if there was no answer: a write may or may not have taken effect."""
+    """Return True if there was no response: a write may or may not have taken effect."""
     return type(error) not in (*DEFINITE_ANSWERS, *REFUSALS)
 
 
@@ -95,7 +95,7 @@ def reading_failed(error: Exception, what: str) -> TemporaryError:
 
 
 def writing_failed(error: Exception, what: str) -> SidecarError:
-    """Return the error to raise when ``what`` got no usable answer from the store."""
+    """Return the error to raise when ``what`` got no usable response from the store."""
     if is_lost(error):
         return OutcomeUnknownError(f"the answer was lost to: {what} ({_cause(error)}); read it again, then decide")
     return TemporaryError(f"could not {what}: {_cause(error)}; nothing was changed")
@@ -128,7 +128,7 @@ class Deadline:
         return max(0.0, self._end - self._clock.monotonic_seconds())
 
     def answer(self, result: "AsyncResult[T]") -> T:
-        """Return the answer of a call in flight, or raise kazoo's error; `KazooTimeoutError` when the time is over."""
+        """Return the response of a call in flight, or raise kazoo's error; `KazooTimeoutError` after the deadline."""
         return result.get(timeout=self.remaining_seconds())
 
 
@@ -178,12 +178,12 @@ class KazooSession:
         return Deadline(self._clock, self._options.call_timeout_seconds)
 
     def reading(self, what: str, attempt: Attempt[T], answers: tuple[type[Exception], ...] = DEFINITE_ANSWERS) -> T:
-        """Retry a call that changes nothing until there is an answer or the deadline passes.
+        """Retry a call that changes nothing until there is a response or the deadline passes.
 
         ``answers`` (ZooKeeper's definite ones) are raised as kazoo raises them.
 
         Raises:
-            TemporaryError: no answer in time, or a refusal.
+            TemporaryError: no response in time, or a refusal.
         """
         deadline = self.deadline()
         while True:
@@ -203,7 +203,7 @@ class KazooSession:
 
         Raises:
             TemporaryError: not sent, or refused.
-            OutcomeUnknownError: sent, and the answer was lost.
+            OutcomeUnknownError: sent, and the response was lost.
         """
         deadline = self.deadline()
         client = self.connected(deadline)
@@ -337,7 +337,7 @@ class KazooSession:
 
 
 class _Handler(SequentialThreadingHandler):
-    """kazoo's handler, which otherwise waits for a socket although TLS has already buffered an answer."""
+    """kazoo's handler, which otherwise waits for a socket although TLS has already buffered a response."""
 
     def select(
         self, readable: Sequence[Any], writable: Sequence[Any], failing: Sequence[Any], timeout: float | None = None
@@ -390,7 +390,7 @@ def _security(tls: StoreTls | None) -> _Security:
 def send(client: KazooClient, request: Any) -> "AsyncResult[object]":
     """Queue a custom request, which has a ``type`` (operation code) and can ``serialize`` its body.
 
-    Answers come in the order of the requests.
+    Responses come in the order of the requests.
     """
     result = client.handler.async_result()
     client._call(request, result)
@@ -405,7 +405,7 @@ def real_path(client: KazooClient, path: str) -> str:
 
 
 def _is_dead(client: KazooClient) -> bool:
-    # An exception that kazoo does not expect ends its connection thread for good.
+    # An exception that kazoo does not expect ends its connection thread permanently.
     routine = client._connection._connection_routine
     return routine is None or not routine.is_alive()
 

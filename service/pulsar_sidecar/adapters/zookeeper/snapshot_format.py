@@ -88,7 +88,7 @@ def _snappy_blocks(stream: io.BufferedReader) -> Iterator[bytes]:
 
 
 class SnapshotReader:
-    """Decodes and verifies one snapshot, in pieces of any size, none of them empty.
+    """Decoder and verifier of one snapshot, in non-empty pieces of any size.
 
     Attributes:
         last_zxid: the store's zxid when the writing ended, None before the end and for ZooKeeper before 3.9.
@@ -248,7 +248,7 @@ class _CheckedInput:
         return max(0, count)
 
     def check_seal(self) -> None:
-        """Compare ZooKeeper's checksum of everything so far, and demand the end mark (``SnapStream``)."""
+        """Compare ZooKeeper's checksum of everything so far, and require the end mark (``SnapStream``)."""
         self._add_to_checksum()
         expected = self._checksum
         (sealed,) = _LONG.unpack(self.take(_LONG.size))

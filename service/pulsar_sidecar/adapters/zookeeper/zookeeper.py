@@ -1,8 +1,8 @@
 """The metadata store's ZooKeeper driver: Pulsar's default store, over kazoo.
 
-Invariant: every answer is ZooKeeper's own. Reads are as fresh as the moment of the call (a ``sync`` on the same
-connection precedes each), absent means that ZooKeeper answered NoNode, and a write whose answer was lost is reported as
-such.
+Invariant: every response is ZooKeeper's own. Reads are as fresh as the moment of the call (a ``sync`` on the same
+connection precedes each), absent means that ZooKeeper returned NoNode, and a write whose response was lost is reported
+as such.
 """
 
 import threading
@@ -247,7 +247,7 @@ class ZooKeeperMetadataStore(KazooSession):
 
 
 class StoreClock:
-    """Tells the metadata store's time, for the ages of nodes; several sidecars may share its node.
+    """Clock of the metadata store, for the ages of nodes; several sidecars may share its node.
 
     Invariant: this machine's wall clock is never used. Every 30 seconds the sidecar writes a node, the store stamps it
     with its time, and a clock that cannot be set measures the time since then.

@@ -42,7 +42,7 @@ class ZooKeeperChanges(ZooKeeperWatches):
         options: SessionOptions = DEFAULT_OPTIONS,
         most_waiting: int = MOST_WAITING,
     ) -> None:
-        """Connect as `KazooSession` and return at once. The wait for an echo is as long as for any other answer."""
+        """Connect as `KazooSession` and return at once. The wait for an echo is as long as for any other response."""
         scope = store_scope(ledgers_root, most_waiting)
         scope = replace(scope, roots=(*scope.roots, CANARIES))
         super().__init__(KazooSession(url, clock, options), scope)
@@ -93,7 +93,7 @@ class ZooKeeperChanges(ZooKeeperWatches):
 class ZooKeeperTopicChanges(ZooKeeperWatches):
     """`ledger_deletion.watch.ports.TopicChanges` on a ZooKeeper session of its own.
 
-    When a `sync` is answered, the server has applied every earlier change, and has sent its event: the events taken
+    When a `sync` completes, the server has applied every earlier change, and has sent its event: the events taken
     then are all changes before the call. That costs one round trip, and writes no node.
 
     `close` may be called by any thread, the other methods by one at a time.
@@ -112,7 +112,7 @@ class ZooKeeperTopicChanges(ZooKeeperWatches):
 
     def catch_up(self) -> Sequence[str]:
         hearing = self._armed()
-        # First: do not wait for a connection that is gone for good.
+        # First: do not wait for a connection that is permanently gone.
         hearing.demand_whole()
 
         def attempt(client: KazooClient, deadline: Deadline) -> None:

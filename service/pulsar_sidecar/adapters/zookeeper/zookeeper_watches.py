@@ -1,7 +1,7 @@
 """Watches of changes in ZooKeeper by its persistent recursive watches, for which kazoo 2.11 has no call.
 
 An event names a node, never its data. ZooKeeper sends the events of a connection in the order of the changes, each
-before any later answer on the same connection; kazoo would pass them through a queue and lose that order, so the
+before any later response on the same connection; kazoo would pass them through a queue and lose that order, so the
 sidecar reads them where kazoo's connection thread decodes them. The same thread reports every change of the
 connection's state, so events are never lost unnoticed.
 
@@ -34,7 +34,7 @@ _INT = struct.Struct("!i")
 
 
 class ZooKeeperWatches:
-    """Sets persistent recursive watches and queues their events, on one connection of a session of its own."""
+    """Persistent recursive watches with a queue of their events, on one connection of a session of its own."""
 
     def __init__(self, session: KazooSession, scope: Scope) -> None:
         self._session = session
@@ -46,7 +46,7 @@ class ZooKeeperWatches:
 
         Raises:
             UnwatchableError: the server has no such watches.
-            TemporaryError: the server did not answer.
+            TemporaryError: the server did not respond.
         """
         try:
             self._session.reading("watch the metadata store", self._listen, answers=(UnimplementedError,))
@@ -96,7 +96,7 @@ class AddWatch:
         return _INT.pack(len(self.path)) + self.path + _INT.pack(_PERSISTENT_RECURSIVE)
 
     def deserialize(self, packet: bytes, offset: int) -> None:
-        """Return None: the answer says only that there was no error."""
+        """Return None: the response shows only that there was no error."""
 
 
 class Hearing(HeardChanges):

@@ -87,7 +87,7 @@ def fullest(
 
     A subscription is full when it has more ranges than managedLedgerMaxUnackedRangesToPersist. The service reads the
     metadata store and the bookies, and loads no topic; a loaded topic may have acknowledged more since its broker last
-    wrote. `ack-state` asks the broker. Exit code 4: not everything could be read.
+    wrote. `ack-state` reads the broker's. Exit code 4: not everything could be read.
 
     Example: pulsar-sidecar subscriptions fullest public/default
     """

@@ -76,7 +76,7 @@ class StoredAckStatesParameters(Parameters):
 
     offset: int = Field(default=0, ge=0, le=10_000_000)
     limit: int = Field(default=50, ge=1, le=10_000)
-    """Maximum number of subscriptions in the answer."""
+    """Maximum number of subscriptions in the response."""
     fullness: Fullness | None = None
     """Only subscriptions with this ``fullness``."""
     holes: bool = False
@@ -115,7 +115,7 @@ def _add_states(routes: APIRouter, service: AckStateService) -> None:
         ) -> Sequence[AckState]:
             """Return a subscription's acknowledgement state: ranges and their limit, stored part, entries to redeliver.
 
-            One answer for each partition. 404: no such topic, or no such subscription.
+            One response for each partition. 404: no such topic, or no such subscription.
             """
             return service.ack_states(topic, subscription, parameters.options())
 
@@ -147,7 +147,7 @@ def _add_topic_policy(routes: APIRouter, service: AckStateService) -> None:
     @routes.delete(f"{V2_PATH}/{_POLICY}")
     @takes(Right.CHANGE)
     def remove_topic_pause(topic: V2Topic, parameters: Annotated[PauseRemovalParameters, Query()]) -> PauseRemoval:
-        """Remove the topic's dispatch-pause policy. Brokers cannot always remove it; the answer reports the result.
+        """Remove the topic's dispatch-pause policy. Brokers cannot always remove it; the response reports the result.
 
         409: the broker would store a false that overrides the namespace's or the broker's true, and ``force`` is not
         given.
@@ -236,7 +236,7 @@ class _AmendedAnswer:
 class BrokersWithPauses:
     """`model.passed_requests.Brokers`, with ``blockedOnAckStatePersistent`` in statistics, which it buffers whole.
 
-    The broker decides with the caller's own credential first; the sidecar adds only to what the broker has answered.
+    The broker decides with the caller's own credential first; the sidecar adds only to the broker's response.
     """
 
     def __init__(self, brokers: Brokers, pauses: PausesInStats) -> None:

@@ -1,7 +1,7 @@
 """Ports of acknowledgement states, as small protocols that fakes and adapters satisfy alike.
 
 Every method raises `TemporaryError` when the other side could not be queried. No method creates a topic or a
-subscription; asking about a topic loads it on its broker.
+subscription; a query about a topic loads it on its broker.
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ class StoredCursors(Protocol):
         """Return the state that a broker would recover; None for a subscription without a stored cursor (a reader's).
 
         Raises:
-            TemporaryError: the cursor has moved to another ledger; ask the broker again.
+            TemporaryError: the cursor has moved to another ledger; query the broker again.
         """
 
 

@@ -1,4 +1,4 @@
-"""Answers about acknowledgement states, and about the policy that pauses dispatch (PIP-299)."""
+"""Results about acknowledgement states, and about the policy that pauses dispatch (PIP-299)."""
 
 from enum import StrEnum
 

@@ -1,7 +1,7 @@
-"""Completion of brokers' answers to ``stats`` and ``partitioned-stats`` with PIP-299's ``blockedOnAckStatePersistent``.
+"""Completion of brokers' ``stats`` and ``partitioned-stats`` with PIP-299's ``blockedOnAckStatePersistent``.
 
-Invariants: everything else in an answer stays as the broker wrote it; an unknown value is null. The sidecar asks
-brokers for policies only if a subscription has more ranges than the broker stores: with fewer it is not blocked.
+Invariants: everything else in a response stays as the broker wrote it; an unknown value is null. The sidecar reads
+brokers' policies only if a subscription has more ranges than the broker stores: with fewer it is not blocked.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,14 +37,14 @@ _Blocked = Callable[[str, _Subscription], bool | None]
 
 
 class PausesInStats:
-    """Completion of answers with the key; thread-safe."""
+    """Completion of responses with the key; thread-safe."""
 
     def __init__(self, subscriptions: SubscriptionStats, policies: PausePolicies) -> None:
         self._subscriptions = subscriptions
         self._policies = policies
 
     def amended(self, topic: TopicName, body: bytes) -> bytes:
-        """Return a broker's answer about the topic with the key in each subscription."""
+        """Return a broker's response about the topic with the key in each subscription."""
         try:
             document = _read(body)
             partitions = _read(document.get("partitions", _NOTHING))
@@ -69,7 +69,7 @@ class PausesInStats:
         by_ranges = self._by_ranges(topic, body)
         if "metadata" not in document:  # of one topic
             return by_ranges
-        # The answer is a sum over partitions that it does not contain: a sum below the limit means each is below it.
+        # The response is a sum over partitions that it does not contain: a sum below the limit means each is below it.
         return lambda name, subscription: by_ranges(name, subscription) and None
 
     def _by_ranges(self, topic: TopicName, stats: bytes | msgspec.Raw) -> _Blocked:

@@ -31,7 +31,7 @@ class LedgerLists:
 
     Attributes:
         node: the node's position in the column, ascending.
-        entries: entries of the ledger; 0 everywhere if the caller did not ask for them.
+        entries: entries of the ledger; 0 everywhere if the caller did not request them.
         closed: True where the node has the ledger's size.
     """
 

@@ -35,7 +35,7 @@ from pulsar_sidecar.web.words import command
 PATH = "/ui/audits"
 _AUDITS = "/admin/v2/audits"
 _KEEP_SECONDS = 30.0
-"""Time to keep answers, in seconds: audits do not change; only new ones appear."""
+"""Time to cache responses, in seconds: audits do not change; only new ones appear."""
 _MOST_GROUPS = 200
 _NOTHING_TO_APPROVE = (ApplicationState.NO_PLAN, ApplicationState.SENDING, ApplicationState.SENT)
 _LEVELS = ("tenant", "namespace", "topic")

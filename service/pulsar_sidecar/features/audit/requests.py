@@ -19,7 +19,7 @@ _DUMP_FORMS = (
     "zk://HOST:PORT[,HOST:PORT...][/CHROOT], etcd:http://HOST:PORT[,...], zk-snapshot:FILE or rocksdb-copy:DIRECTORY"
 )
 DEFAULT_NODES_PER_SECOND = 20_000.0
-"""Default rate of reads from a running ZooKeeper: a million ledgers a minute, a part of what it can serve."""
+"""Default rate of reads from a running ZooKeeper: a million ledgers a minute, a part of its capacity."""
 
 
 @dataclass(frozen=True, slots=True)

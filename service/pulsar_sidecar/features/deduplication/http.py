@@ -43,7 +43,7 @@ class DeduplicationParameters(Parameters):
     """Parameters of ``deduplication``."""
 
     ask_broker: bool = False
-    """Ask the broker that has the topic loaded for its status; loads nothing."""
+    """Read the status from the broker that has the topic loaded; loads nothing."""
     replay: bool = False
     """Read the entries after the snapshot, and rebuild the map as a broker that loads the topic does."""
     limit: int = Field(default=MOST_ENTRIES, ge=1, le=100_000_000)
@@ -92,8 +92,8 @@ def router(service: DeduplicationService) -> APIRouter:
         ) -> list[DeduplicationView]:
             """Return a topic's stored deduplication state, the cost of its next topic load, and the ledgers retained.
 
-            One answer for each partition, read from the metadata store and the bookies; brokers are asked for policies
-            and settings only. The topic is not loaded. 404: no such topic.
+            One response for each partition, read from the metadata store and the bookies; brokers are queried for
+            policies and settings only. The topic is not loaded. 404: no such topic.
             """
             at_most = parameters.limit if parameters.replay else 0
             return service.show(topic, ask_broker=parameters.ask_broker, replay_at_most=at_most)

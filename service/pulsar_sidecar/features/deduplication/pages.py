@@ -19,7 +19,7 @@ from pulsar_sidecar.web.words import command
 PATH = "/ui/deduplication"
 _TITLE = "Deduplication"
 _KEEP_SECONDS = 60.0
-"""Time to keep answers, in seconds: each one reads every topic's snapshot, and asks brokers for policies."""
+"""Time to cache responses, in seconds: each one reads every topic's snapshot, and brokers' policies."""
 _KEEP_TOPIC_SECONDS = 15.0
 _MOST_STUCK = 20
 

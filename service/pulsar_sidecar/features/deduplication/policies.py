@@ -1,9 +1,9 @@
 """Policies that decide whether a topic is deduplicated, and how often its snapshot is taken (``PolicyHierarchyValue``).
 
 Brokers of 4.0.8 follow the first of these levels that has a value: the topic's own policy, its global policy (which
-replicates with the topic's messages), the namespace's policy, the broker's configuration. Two of their answers mislead:
+replicates with the topic's messages), the namespace's policy, the broker's configuration. Two of their results mislead:
 the applied value leaves out a global policy, and a system topic is never deduplicated, whatever its policies are
-(``SystemTopic.isDeduplicationEnabled``), though brokers answer 204 to setting one.
+(``SystemTopic.isDeduplicationEnabled``), though brokers return 204 to setting one.
 """
 
 import json

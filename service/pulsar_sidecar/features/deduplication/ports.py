@@ -1,6 +1,6 @@
 """Ports of the inspection of deduplication.
 
-Every method raises `TemporaryError` when the other side could not be asked; a fact that it cannot know is an
+Every method raises `TemporaryError` when the other side could not be reached; a fact that it cannot know is an
 `Unreadable`.
 """
 

@@ -1,4 +1,4 @@
-"""Answers about deduplication.
+"""Results about deduplication.
 
 Invariant: a number is known or null, never a guess.
 """
@@ -111,7 +111,7 @@ class DeduplicationDecision:
     """Effective deduplication of a topic, and the level that decides it."""
 
     enabled: bool | None
-    """Null if brokers could not be asked."""
+    """Null if brokers could not be reached."""
     level: PolicyLevel | None
     """The level that decides; null for a system topic, or if it is unknown."""
     reason: str
@@ -171,7 +171,7 @@ class SnapshotView:
 
 @result
 class SnapshotLimits:
-    """Limits of a snapshot's growth; null where brokers could not be asked."""
+    """Limits of a snapshot's growth; null where brokers could not be reached."""
 
     max_producers: int | None
     """Maximum number of names that a broker stores (``brokerDeduplicationMaxNumberOfProducers``)."""
@@ -238,7 +238,7 @@ class DeduplicationView:
     decision: DeduplicationDecision
     """Decision of the policies."""
     status: str | None
-    """``deduplicationStatus`` as its broker reports it; null if it was not asked, or no broker has loaded the topic."""
+    """``deduplicationStatus`` as its broker reports it; null if not queried, or no broker has loaded the topic."""
     snapshot: SnapshotView | None
     """Null if there is no deduplication cursor, or it could not be read."""
     limits: SnapshotLimits
@@ -290,7 +290,7 @@ class StuckCursor:
     freed_bytes: int | None
     """Bytes of those that no other cursor retains: the remedy frees them once retention has ended. Null if unknown."""
     status: str | None
-    """The broker's ``deduplicationStatus``; null where the topic is not loaded, or brokers were not asked."""
+    """The broker's ``deduplicationStatus``; null where the topic is not loaded, or brokers were not queried."""
     remedy: str
 
 

@@ -1,7 +1,7 @@
 """Stored deduplication state: the cursor's snapshot, the entries after it, and the ledgers that it retains.
 
-Everything comes from the metadata store and from bookies, so the sidecar asks no broker and loads no topic. Invariant:
-an unreadable fact is a value with its reason; `Absent` was read.
+Everything comes from the metadata store and from bookies, so the sidecar queries no broker and loads no topic.
+Invariant: an unreadable fact is a value with its reason; `Absent` was read.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -106,7 +106,7 @@ class StoredDeduplications:
             places: partitions, or topics without partitions.
 
         Raises:
-            TemporaryError: the metadata store could not be asked.
+            TemporaryError: the metadata store could not be read.
         """
         rest = iter(places)
         while some := list(islice(rest, _TOPICS_AT_ONCE)):
@@ -124,7 +124,7 @@ class StoredDeduplications:
         stored: those of a loaded topic may have moved on and retain less.
 
         Raises:
-            TemporaryError: the metadata store could not be asked.
+            TemporaryError: the metadata store could not be read.
         """
         held = stored.held
         if not held:

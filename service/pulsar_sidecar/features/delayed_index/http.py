@@ -59,7 +59,7 @@ class WaitingParameters(Parameters):
     limit: int = Field(default=50_000, ge=1, le=1_000_000)
     """Maximum number of entries to read from the backlog."""
     after: str | None = Field(default=None, max_length=100, examples=["0:4711:99"])
-    """``after`` of an earlier answer, to continue from there."""
+    """``after`` of an earlier response, to continue from there."""
 
 
 def waiting_router(service: WaitingReader) -> APIRouter:
@@ -73,7 +73,7 @@ def waiting_router(service: WaitingReader) -> APIRouter:
         ) -> WaitingPage:
             """Count the waiting messages in the next ``limit`` entries of the backlog, by due time; changes nothing.
 
-            As long as ``after`` is not null, the backlog has more; add the answers up. 404: no such topic or
+            As long as ``after`` is not null, the backlog has more; add the responses up. 404: no such topic or
             subscription.
             """
             after = None if parameters.after is None else parse_backlog_position(parameters.after)
@@ -123,7 +123,7 @@ def index_router(service: DelayedIndexService) -> APIRouter:
         ) -> list[IndexView]:
             """Return a subscription's delayed index, read from the metadata store and the bookies.
 
-            One answer for each partition. The topic is not loaded. 404: no such topic, or no such subscription.
+            One response for each partition. The topic is not loaded. 404: no such topic, or no such subscription.
             """
             return service.show(topic, subscription, ask_broker=parameters.ask_broker)
 

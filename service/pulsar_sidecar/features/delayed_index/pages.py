@@ -24,7 +24,7 @@ PATH = "/ui/delayed"
 TOPIC_PATH = f"{PATH}/topic"
 _TITLE = "Delayed messages"
 _KEEP_SECONDS = 30.0
-"""Time to cache an answer: counting reads bookies, and due times change slowly."""
+"""Time to cache a response: counting reads bookies, and due times change slowly."""
 _MOST_ENTRIES = 50_000
 _SAMPLE = 200
 _INDEXES = 20

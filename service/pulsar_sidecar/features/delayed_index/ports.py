@@ -65,7 +65,7 @@ class BucketSnapshotStorage(Protocol):
 
 
 EntryPayload = bytes | Absent | Unreadable
-"""Bytes of an entry; `Absent` only if every bookie that should have the entry answered that it does not."""
+"""Bytes of an entry; `Absent` only if every bookie that should have the entry reported that it does not."""
 
 
 class BucketEntries(Protocol):
@@ -74,7 +74,7 @@ class BucketEntries(Protocol):
     def read(
         self, ledgers: Mapping[LedgerId, LedgerMetadata], positions: Collection[Position]
     ) -> Mapping[Position, EntryPayload]:
-        """Return one answer per position, reading several ledgers at a time; failures are values, not exceptions."""
+        """Return one result per position, reading several ledgers at a time; failures are values, not exceptions."""
 
 
 class BucketProperties(Protocol):
@@ -95,7 +95,7 @@ class UnusableBucket:
     """Bucket ledger to delete.
 
     Attributes:
-        birth: identity of its node: another one under the same id means another ledger.
+        birth: identity of its node: a different one under the same id means another ledger.
         length_bytes: bytes of the ledger; None if unknown.
         version: version of the cursor's node that is about to change; None if no cursor names the ledger.
     """

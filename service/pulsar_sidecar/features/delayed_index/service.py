@@ -40,7 +40,7 @@ class IndexPlanning:
 
 @dataclass(frozen=True, slots=True)
 class DelayedIndexService:
-    """Reads delayed indexes; thread-safe.
+    """Service that reads delayed indexes; thread-safe.
 
     Attributes:
         owner: returns the web service URL of the broker that owns a topic's bundle, or None; loads nothing.

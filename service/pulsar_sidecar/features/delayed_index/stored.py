@@ -109,7 +109,7 @@ class AcknowledgedEntries:
 
 
 class StoredIndexes:
-    """Reads stored indexes."""
+    """Reader of stored indexes."""
 
     def __init__(
         self, store: MetadataStore, entries: BucketEntries, cursors: CursorPositions, ledgers_root: str
@@ -138,7 +138,7 @@ class StoredIndexes:
     def buckets(self, place: TopicName) -> Iterator[StoredBucket]:
         """Yield the buckets of all subscriptions, without acknowledgements, which take further reads.
 
-        Cursors that are unreadable or change meanwhile are skipped: for callers that need no complete answer.
+        Cursors that are unreadable or change meanwhile are skipped: for callers that need no complete response.
 
         Raises:
             TemporaryError: the metadata store could not be read.

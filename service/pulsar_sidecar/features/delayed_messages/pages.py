@@ -102,7 +102,7 @@ async def _reissue(request: Request, form: dict[str, str]) -> Response:
     )
 
 
-# --- forms and answers ---------------------------------------------------------------------------------------------
+# --- forms and responses ---------------------------------------------------------------------------------------------
 
 
 def selection_of(topic: TopicName, form: Mapping[str, str]) -> tuple[Mapping[str, object], str]:

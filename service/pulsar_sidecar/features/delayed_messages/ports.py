@@ -1,6 +1,6 @@
 """Ports of cancelling: brokers, bookies and the log.
 
-Every method raises `TemporaryError` if the other side is unreachable, and `OutcomeUnknownError` if the answer to a
+Every method raises `TemporaryError` if the other side is unreachable, and `OutcomeUnknownError` if the response to a
 change was lost. No method creates a topic or a subscription, and none reports an absence that it did not read: an
 unreadable item has its own value (`Unreadable`).
 """
@@ -47,7 +47,7 @@ class JoinedConsumer(Protocol):
 
 
 class Acknowledger(Protocol):
-    """Joins subscriptions to acknowledge positions on them."""
+    """Client that joins subscriptions to acknowledge positions."""
 
     def join(self, topic: TopicName, subscription: Subscription) -> AbstractContextManager[JoinedConsumer]:
         """Join the subscription with a consumer, from the broker's admission to the end of the context.
@@ -90,7 +90,7 @@ class CancellationTopic(Protocol):
 
 
 class Republisher(Protocol):
-    """Publishes a waiting message again with another due time."""
+    """Publisher of waiting messages with another due time."""
 
     def republish(
         self, topic: TopicName, entries: Sequence[Position], deliver_at_ms: int | None, properties: Mapping[str, str]

@@ -1,6 +1,6 @@
-"""Answers about cancelled, selected and rescheduled messages, with their proven status.
+"""Results about cancelled, selected and rescheduled messages, with their proven status.
 
-Invariant: a status above ACCEPTED rests on an answer of the broker or the bookies; a message that was certainly not
+Invariant: a status above ACCEPTED rests on a response of the broker or the bookies; a message that was certainly not
 dispatched never gets RACED or TOO_LATE.
 """
 

@@ -19,7 +19,7 @@ _BUCKETS: Final = "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTracker
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """Expected value of a broker setting, and the consequence of another one."""
+    """Expected value of a broker setting, and the consequence of other values."""
 
     name: str
     value: str

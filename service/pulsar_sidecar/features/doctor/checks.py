@@ -23,7 +23,7 @@ from pulsar_sidecar.model.pulsar_versions import TESTED_VERSIONS, tested_of_line
 STORE, BROKERS, BOOKIES, CLOCKS, RIGHTS = "metadata store", "brokers", "bookies", "clocks", "rights"
 _OLDEST: Final[Mapping[str, tuple[int, ...]]] = {"ZooKeeper": (3, 6), "etcd": (3, 4)}
 _TOLERATED_SECONDS: Final = 3.0
-"""Tolerated difference; a broker's answer has whole seconds, and is delayed."""
+"""Tolerated difference; a broker's response has whole seconds, and is delayed."""
 _SYNCHRONISE: Final = "synchronise the clocks of all machines (chrony, systemd-timesyncd)"
 
 

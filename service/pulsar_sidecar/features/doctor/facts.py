@@ -47,7 +47,7 @@ class BrokerFacts:
     """Broker that is registered in the metadata store.
 
     Attributes:
-        version: version; None if the answer is not one.
+        version: version; None if the response is not one.
         settings: present configuration.
         ahead_seconds: seconds by which its clock is ahead of the store's, exact to one second; None if unknown.
     """
@@ -63,7 +63,7 @@ class BrokersFacts:
     """Brokers as the sidecar sees them.
 
     Attributes:
-        addresses: addresses in the sidecar's settings, with None for each that answers.
+        addresses: addresses in the sidecar's settings, with None for each that responds.
         registered: all registered brokers.
         mismatch: difference between their metadata and the sidecar's; None if there is none.
         own_topics: problems with the sidecar's own topics; None if these do not exist yet.
@@ -77,7 +77,7 @@ class BrokersFacts:
 
 @dataclass(frozen=True, slots=True)
 class BookieFacts:
-    """Registered bookie; ``failure`` is the reason why it did not answer."""
+    """Registered bookie; ``failure`` is the reason why it did not respond."""
 
     name: str
     read_only: bool

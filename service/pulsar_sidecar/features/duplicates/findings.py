@@ -1,8 +1,8 @@
 """Rules for messages of a topic: duplicates, reused ids, ids that go back, and epochs.
 
-They hold for each producer of a topic by itself, and for its replicated messages by their cluster: a producer's name is
-unique only in a cluster. Its rows are those that brokers would compare (`MessageRow.is_compared`), in the order of the
-log; ``highest`` is the highest id of all rows before a row, and a row whose id is above it is *rising* and never a
+They hold for each producer of a topic separately, and for its replicated messages by their cluster: a producer's name
+is unique only in a cluster. Its rows are those that brokers would compare (`MessageRow.is_compared`), in the order of
+the log; ``highest`` is the highest id of all rows before a row, and a row whose id is above it is *rising* and never a
 finding. Otherwise, if earlier rows have the same id, the row is a
 
 * DUPLICATE, if its payload was read and one of those has the same hash: the first such one is ``earlier``;

@@ -1,7 +1,7 @@
 """Manifest of an extract: its origin, its content, and the proof that it is complete.
 
 Invariant: a manifest is written last, and only of a complete extract: every topic of its scope was read to its end, and
-every entry of it is counted, as seen or as not seen. A reader refuses a manifest that it does not understand.
+every entry of it is counted, as seen or as not seen. A manifest of an unknown format is refused.
 """
 
 from collections.abc import Mapping

@@ -156,7 +156,7 @@ def verify_topic(
     """Verify a partition, or a topic without partitions; a second reading ends at the last suspect, if there is any.
 
     `NotFoundError`: there is no such topic; if it may be missing, it counts as empty instead. `TemporaryError`: the
-    metadata store could not be read, or the second reading did not see what the first had.
+    metadata store could not be read, or the second reading lacked messages of the first.
     """
     reading = _FirstPass()
     try:

@@ -153,7 +153,7 @@ def _encoded(stored: Control | SidecarInstance) -> bytes:
 
 
 def _converted(document: object, kind: type[_T]) -> _T:
-    """Return what a node's document describes; raises `msgspec.ValidationError`."""
+    """Decode a node's document; raises `msgspec.ValidationError`."""
     found = msgspec.convert(document, dict[str, object])
     spelled = {each.name: camel_case(each.name) for each in fields(kind)}
     return msgspec.convert({name: found[key] for name, key in spelled.items() if key in found}, kind)

@@ -1,6 +1,6 @@
 """Metrics of ledger deletion.
 
-PIP-186 asks for nine counters; where it separates ledgers and offload-ledgers, one counter has the label
+PIP-186 specifies nine counters; where it separates ledgers and offload-ledgers, one counter has the label
 ``ledger_type``, as Pulsar's own metrics do. Invariant: a gauge whose value could not be read is absent from the scrape;
 it is never 0.
 """

@@ -1,7 +1,7 @@
 """Ports of ledger deletion: small protocols that fakes and adapters satisfy alike.
 
-Every method raises `TemporaryError` when the other side cannot be reached and `OutcomeUnknownError` when the answer to
-a change is lost. No method reports an absence that it did not read.
+Every method raises `TemporaryError` when the other side cannot be reached and `OutcomeUnknownError` when the response
+to a change is lost. No method reports an absence that it did not read.
 """
 
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
@@ -239,7 +239,7 @@ class Backlog:
         per_topic: estimated number of unacknowledged messages, by topic (partitions and retry).
         oldest_publish_ms: publish time of the oldest of them, None when there is none.
         measured_ms: time of the measurement.
-        dead_letters: number of messages on the dead-letter topic; None if its broker did not answer.
+        dead_letters: number of messages on the dead-letter topic; None if its broker did not respond.
     """
 
     per_topic: Mapping[str, int]
@@ -335,7 +335,7 @@ class BookieCollections(Protocol):
     """Collections of deleted ledgers."""
 
     def collected(self, ledgers: Sequence[LedgerId]) -> Mapping[BookieId, Collected]:
-        """Return the collections of each known bookie, asked concurrently. Raises `TemporaryError`."""
+        """Return the collections of each known bookie, read concurrently. Raises `TemporaryError`."""
 
 
 class OffloadedLedgers(Protocol):

@@ -1,4 +1,4 @@
-"""Answers of ledger deletion (`workflow.serving.LedgerDeletion`). Times are milliseconds since the epoch."""
+"""Results of ledger deletion (`workflow.serving.LedgerDeletion`). Times are milliseconds since the epoch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -13,7 +13,7 @@ from pulsar_sidecar.model.results import result
 
 @dataclass(frozen=True, slots=True)
 class SentLedger:
-    """Result of sending one record; ``reason`` says why the system topic did not get it."""
+    """Result of sending one record; ``reason`` is why the system topic did not get it."""
 
     ledger_id: LedgerId
     sent: bool
@@ -72,7 +72,7 @@ class TopicDeletionStatus:
     reason: str | None = None
     """Reason for its wait or its end; of a deletion that is done, what brokers left behind."""
     requested_by: str | None = None
-    """Role of the caller that requested it, where the sidecar asks for tokens."""
+    """Role of the caller that requested it, where the sidecar requires tokens."""
     failures: int = 0
     """Number of consecutive failures of the same kind."""
     failing_since_ms: int | None = None
@@ -82,7 +82,7 @@ class TopicDeletionStatus:
     request_id: str | None = None
     """The `X-Request-Id` of the call that requested it, as the log has it."""
     remedy: str | None = None
-    """What to do about a deletion that does not continue by itself."""
+    """Remedy for a deletion that does not continue on its own."""
 
     @property
     def topic_name(self) -> TopicName | None:
@@ -133,7 +133,7 @@ class FollowedDeletion(TopicDeletionStatus):
     ended_ms: int | None = None
     """Time of its end; null while it runs."""
     abandoned_by: str | None = None
-    """Role of the caller that abandoned it, where the sidecar asks for tokens."""
+    """Role of the caller that abandoned it, where the sidecar requires tokens."""
 
 
 @result
@@ -288,15 +288,15 @@ class BookieReclaim:
 
     bookie: str
     waiting_ledgers: int | None
-    """Number of the requested ledgers of which it still has entries; null if it did not answer."""
+    """Number of the requested ledgers of which it still has entries; null if it did not respond."""
     waiting_bytes: int | None
-    """Bytes of its copies of these; null if it did not answer."""
+    """Bytes of its copies of these; null if it did not respond."""
     reclaimed_bytes: int | None
-    """Bytes by which its entry-log files have shrunk since its start, whoever deleted the ledgers; null if unknown."""
+    """Bytes by which its entry-log files have shrunk since its start, for whatever deleted ledgers; null if unknown."""
     reclaimed_since_ms: int | None
     """Time of its start; null if unknown."""
     problems: tuple[str, ...]
-    """Reasons for what is unknown."""
+    """Reasons for unknown values."""
 
 
 @result
@@ -314,7 +314,7 @@ class Reclaim:
     last_deleted_ms: int | None
     """Time at which a sidecar deleted the last one, or found it deleted; null if there is none."""
     asked_ledgers: int
-    """Number of the last of these ledgers, at most a hundred, for which each bookie was asked."""
+    """Number of the last of these ledgers, at most a hundred, that each bookie was queried for."""
     collected_bookies: int
     """Number of bookies that have no entry of these any more."""
     bookies: tuple[BookieReclaim, ...]
@@ -352,7 +352,7 @@ class ServiceStatus:
     warnings: tuple[str, ...]
     """Warnings about retries, topic deletions, records or the sources of shadow topics, with remedies."""
     as_of_ms: int
-    """Time of reading; older than a few seconds only while the cluster does not answer."""
+    """Time of reading; older than a few seconds only while the cluster does not respond."""
     reclaimed: Reclaim | None = None
     """Last reading of what bookies have given back of the last day's deletions, as ``reclaimed`` returns it: the
     sidecar takes one every 15 minutes; null before the first."""

@@ -51,7 +51,7 @@ def end_protection(store: MetadataStore, ledger_id: LedgerId) -> bool:
     """End a ledger's protection; return True if there was one.
 
     Raises:
-        OutcomeUnknownError: the metadata store's answer was lost.
+        OutcomeUnknownError: the metadata store's response was lost.
     """
     match store.delete(protection_path(ledger_id)):
         case DeletionResult.DELETED:

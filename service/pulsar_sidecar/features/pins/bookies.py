@@ -22,7 +22,7 @@ from pulsar_sidecar.ownership.ports import EveryLedger
 from pulsar_sidecar.ownership.registrations import BookieState
 
 _PATIENCE_SECONDS: Final = 45.0
-"""Less than the commands' time-out of a minute, so that callers learn of the progress."""
+"""Less than the commands' time-out of a minute, so that callers receive the progress."""
 _KEPT_SECONDS: Final = 60.0
 
 

@@ -44,7 +44,7 @@ class Pin:
         bytes: size of these ledgers.
         frees: size that releasing this pin alone frees.
         also_held_by: names of other pins that hold some of these ledgers.
-        ends_ms: time at which it ends by itself; None if it does not, or is unknown.
+        ends_ms: time at which it expires; None if it does not, or is unknown.
         detail: evidence.
     """
 

@@ -81,7 +81,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class UnownedBundle(Unreadable):
-    """No broker owns the bundle of ``__change_events``, so none was asked: it would load all topics of that bundle."""
+    """No broker owns the bundle of ``__change_events``, and a query would load all topics of that bundle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,8 @@ class TopicFacts:
         offload_lag_ms: time for which BookKeeper's copy stays after the offload; negative for always.
         unmeasured: reason why the length of the last ledger is unknown, which then has no entries here.
         undecodable: ledgers whose metadata in BookKeeper cannot be read, with the reasons; they have no copies here.
-        replicated_to: clusters; asked only if a replicator has a cursor.
-        replicators: True by remote cluster if connected; asked only if a replicator of a loaded topic is behind.
+        replicated_to: clusters; read only if a replicator has a cursor.
+        replicators: True by remote cluster if connected; read only if a replicator of a loaded topic is behind.
         shadow_of: source of a shadow topic, whose list is a copy: it has no ledgers of its own.
     """
 

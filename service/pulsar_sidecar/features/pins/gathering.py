@@ -46,7 +46,7 @@ _EVENTS: Final = "__change_events"
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Adapters that answer about nodes, bookies and loaded topics."""
+    """Adapters that read nodes, bookies and loaded topics."""
 
     store: MetadataStore
     cursors: CursorPositions
@@ -67,10 +67,10 @@ def facts_of(
     Args:
         sources: adapters.
         topics: the topics.
-        views: brokers' views of the loaded ones, if they are known; otherwise brokers are asked.
+        views: brokers' views of the loaded ones, if they are known; otherwise brokers are queried.
 
     Raises:
-        TemporaryError: the metadata store or the brokers could not be asked, or a list cannot be read.
+        TemporaryError: the metadata store or the brokers could not be reached, or a list cannot be read.
     """
     nodes = sources.store.read_many([managed_ledger_path(topic.managed_ledger_name) for topic in topics])
     there = {topic: node for topic, node in zip(topics, nodes, strict=True) if node is not None}
@@ -80,9 +80,9 @@ def facts_of(
 
 
 class _AskedOnce:
-    """`TrimPolicies` for one answer: asks once for what partitions share, and not where that would load topics.
+    """`TrimPolicies` for one result: reads shared policies of partitions once, and never where that would load topics.
 
-    A broker that is asked for a topic's policies reads ``__change_events`` by a client. A bundle that a client's
+    To return a topic's policies, a broker reads ``__change_events`` by a client. A bundle that a client's
     look-up gives to a broker is loaded with all its topics (``PulsarService.loadNamespaceTopics``).
     """
 
@@ -232,7 +232,7 @@ def ledgers_metadata(
     """Return BookKeeper's metadata of the existing ledgers, and the reasons why some cannot be read.
 
     Raises:
-        TemporaryError: the metadata store could not be asked.
+        TemporaryError: the metadata store could not be read.
     """
     nodes = sources.store.read_many([ledger_path(ledger_id, sources.ledgers_root) for ledger_id in ids])
     found: dict[LedgerId, LedgerMetadata] = {}

@@ -71,7 +71,7 @@ def router(reader: PinsReader) -> APIRouter:
         def topic_pins(topic: Annotated[TopicName, Depends(topic_of)]) -> Sequence[TopicPins]:
             """Return the cursors, policies and copies that keep a topic's bytes on bookies, with remedies.
 
-            One answer for each partition. 404: no such topic.
+            One response for each partition. 404: no such topic.
             """
             return reader.topic(topic)
 
@@ -105,7 +105,7 @@ def bookies_router(reader: BookiesReader) -> APIRouter:
         """List the bookies, including those that are down, with their ledgers' bytes and the bytes not collected.
 
         The sidecar reads all ledgers at most once a minute, and for a tenth of the time. 503: the reading takes
-        longer; it goes on, and a later request gets its result.
+        longer; it continues, and a later request gets its result.
         """
         return reader.bookies()
 
@@ -151,7 +151,7 @@ def sweep_router(sweep: RetentionSweep) -> APIRouter:
     @routes.get("/admin/v2/pastRetention")
     @takes(Right.CLUSTER_STATE)
     def past_retention(page: _Page) -> UnloadedTopics:
-        """Find topics that no broker has loaded, with ledgers past retention, which nobody trims. Loads no topic."""
+        """Find topics that no broker has loaded, with untrimmed ledgers past retention. Loads no topic."""
         return found(None, page)
 
     @routes.get("/admin/v2/tenants/{tenant}/pastRetention")

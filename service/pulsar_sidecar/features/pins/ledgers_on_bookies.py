@@ -98,7 +98,7 @@ class LedgersOnBookies:
 
 
 def read_ledgers(ledgers: Iterable[tuple[LedgerId, bytes]], progress: Callable[[int], None]) -> LedgersOnBookies:
-    """Return the ledgers, by their nodes; ``progress`` is told their number so far."""
+    """Return the ledgers, by their nodes; ``progress`` receives their number so far."""
     rows, rest, count = _Rows(), iter(ledgers), 0
     while some := list(islice(rest, _AT_ONCE)):
         rows.add(some)

@@ -128,11 +128,11 @@ class PinsPage:
     """Page about one object, or about all bookies.
 
     Attributes:
-        kind: ``topic``, ``namespace``, ``ledger``, ``bookie`` or ``bookies``: the subject of the answer.
-        value: the answer: one of `results`, or a list of them.
-        command: command with the same answer.
+        kind: ``topic``, ``namespace``, ``ledger``, ``bookie`` or ``bookies``: the subject of the page.
+        value: the result: one of `results`, or a list of them.
+        command: command with the same output.
         problem: reason why nothing was requested.
-        pager: pager of an answer with a list.
+        pager: pager of a result that is a list.
         by_topic: True if a bookie's owners are topics.
     """
 

@@ -21,7 +21,7 @@ class StoredCopies:
     Attributes:
         size_bytes: size of one copy, as far as bookies have it.
         bookies: bookies that hold its entries.
-        unanswered: bookies that did not answer.
+        unanswered: bookies that did not respond.
     """
 
     size_bytes: int
@@ -78,7 +78,7 @@ class BrokerUsages(Protocol):
     """Brokers' own reports of their load, which they renew every minute."""
 
     def busiest(self) -> BrokerUsage:
-        """Return the most used resource of all live brokers. Raises `TemporaryError` unless each one answers."""
+        """Return the most used resource of all live brokers. Raises `TemporaryError` unless each one responds."""
 
 
 class ClientCount(Protocol):
@@ -122,4 +122,4 @@ class Bookies(Protocol):
         """Return the remaining copies of a ledger without metadata. Raises `TemporaryError`."""
 
     def figures(self, bookies: Sequence[BookieId]) -> Mapping[BookieId, BookieFigures | Unreadable]:
-        """Return the figures of each bookie, asked concurrently. Raises nothing."""
+        """Return the figures of each bookie, read concurrently. Raises nothing."""

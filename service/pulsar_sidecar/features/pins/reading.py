@@ -62,7 +62,7 @@ class _Listed:
 
 
 class PinsReader:
-    """Finds pins in stored state and on topics that brokers have loaded; loads no topic."""
+    """Finder of pins in stored state and on topics that brokers have loaded; loads no topic."""
 
     def __init__(self, sources: Sources, bookies: Bookies) -> None:
         self._sources, self._bookies = sources, bookies
@@ -135,7 +135,7 @@ class PinsReader:
         """Return the tenant that owns each ledger by its own metadata; None if that is gone or names none.
 
         Raises:
-            TemporaryError: the metadata store could not be asked.
+            TemporaryError: the metadata store could not be read.
         """
         root = self._sources.ledgers_root
         nodes = self._sources.store.read_many([ledger_path(ledger_id, root) for ledger_id in ledger_ids])
@@ -174,7 +174,7 @@ class PinsReader:
         """Return the facts about a ledger; bookies measure an open one, such as the ledger of a cursor in use.
 
         Raises:
-            TemporaryError: bookies do not answer.
+            TemporaryError: bookies do not respond.
         """
         facts = ledger_facts(ledger_id, metadata)
         if metadata.state is LedgerState.CLOSED:

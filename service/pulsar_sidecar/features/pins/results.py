@@ -1,4 +1,4 @@
-"""Answers about the pins of a ledger, a topic, a namespace or a bookie.
+"""Results about the pins of a ledger, a topic, a namespace or a bookie.
 
 Sizes are given twice: one copy, as brokers report it, and all copies on bookies.
 """
@@ -10,7 +10,7 @@ from pulsar_sidecar.model.results import result
 from pulsar_sidecar.ownership.registrations import BookieState
 
 LISTED: Final = 100
-"""Maximum number of ledgers, and of topics, that an answer names."""
+"""Maximum number of ledgers, and of topics, that a response names."""
 
 
 class PinCause(StrEnum):
@@ -47,7 +47,7 @@ class PinCause(StrEnum):
     OFFLOAD_LAG = "offload-deletion-lag"
     """Tiered storage has the ledgers, and BookKeeper keeps its copies until the lag is over."""
     REPLACED_COPY = "replaced-copy"
-    """The list says that tiered storage has the only copy, and BookKeeper still has the ledger: it has leaked."""
+    """By the list, tiered storage has the only copy, and BookKeeper still has the ledger: it has leaked."""
     DELAYED_INDEX = "delayed-index"
     """Buckets of a subscription's delayed messages."""
     COMPACTED_LEDGER = "compacted-ledger"
@@ -171,7 +171,7 @@ class NamespacePins:
     tiered_alone_bytes: int
     """Bytes that brokers read from tiered storage alone (``bookkeeperDeleted``)."""
     unreadable: int
-    """Number of topics whose lists cannot be read, and that this answer omits."""
+    """Number of topics whose lists cannot be read, and that this response omits."""
     unreadable_topics: tuple[str, ...]
     """The first hundred unreadable topics."""
     largest: tuple[TopicPins, ...]
@@ -409,7 +409,7 @@ class TrimState(StrEnum):
     BROKERS_BUSY = "brokers-busy"
     """A broker's load is above the limit."""
     FAILED = "failed"
-    """The sidecar answered with an error; only commands write this."""
+    """The sidecar returned an error; only commands write this."""
 
 
 @result
@@ -430,7 +430,7 @@ class TrimmedTopic:
 
 @result
 class SweepRun:
-    """What a sweep has freed."""
+    """Space that a sweep has freed."""
 
     planned_topics: int
     """Number of topics that it meant to trim."""

@@ -1,4 +1,4 @@
-"""Sweep of topics that no broker has loaded: their ledgers past retention, which nobody trims.
+"""Sweep of topics that no broker has loaded: their untrimmed ledgers past retention.
 
 Invariants: a search loads no topic. A trim judges the topic anew, and names it in the metadata store before it loads
 it: if this sidecar is killed, the one that trims next unloads it. Brokers alone delete ledgers.
@@ -33,7 +33,7 @@ _PAUSE_SECONDS: Final = 0.1
 
 
 class RetentionSweep:
-    """Finds unloaded topics past their retention, and trims one at a time."""
+    """Sweep of unloaded topics past their retention, which trims one at a time."""
 
     def __init__(
         self, sources: Sources, policies: PoliciesOnLoading, usages: BrokerUsages, brokers: TopicTrimming
@@ -46,7 +46,7 @@ class RetentionSweep:
 
         Raises:
             NotFoundError: there is no such topic, namespace or tenant.
-            TemporaryError: the metadata store or the brokers could not be asked.
+            TemporaryError: the metadata store or the brokers could not be reached.
         """
         read_ms, names = self._sources.clock.now_ms(), self._names(scope)
         begin = 0 if after is None else bisect_right(names, after, key=str)
@@ -83,8 +83,8 @@ class RetentionSweep:
         Raises:
             InvalidInputError: the topic has partitions, or is a broker's own.
             NotFoundError: there is no such topic.
-            TemporaryError: another call is running, or the metadata store or the brokers could not be asked.
-            OutcomeUnknownError: a broker's answer was lost; the next call continues.
+            TemporaryError: another call is running, or the metadata store or the brokers could not be reached.
+            OutcomeUnknownError: a broker's response was lost; the next call continues.
         """
         if topic.is_system_topic or self._topics.places_of(topic) != [topic]:
             raise InvalidInputError(f"{topic} is a broker's own, or has partitions; name one partition")

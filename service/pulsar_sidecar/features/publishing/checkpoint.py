@@ -192,7 +192,7 @@ def verified(
     """Read the file's beginning again, up to the last mark, and return its rolling hash there.
 
     Raises:
-        ConflictError: the bytes are not those that were published; the text says where they differ.
+        ConflictError: the bytes are not those that were published; the text names the difference.
     """
     rolling = RollingHash()
     if marks and size < marks[-1].end:

@@ -1,6 +1,6 @@
 """Publisher of a file's records, each once and in order, however often it is killed and started again.
 
-A run reads the checkpoint and compares the file with it, opens the producers, examines the brokers' answers, compares
+A run reads the checkpoint and compares the file with it, opens the producers, examines the brokers' responses, compares
 the file with the records published since, and only then publishes. About once a second it waits until everything is
 confirmed and writes the checkpoint, which bounds the number of records between two checkpoints, and thus the number
 that is read back where the producer alone publishes. It also writes a checkpoint before the first record of each
@@ -172,7 +172,7 @@ class FilePublisher:
 
         Raises:
             InvalidInputError: a record is malformed; those before it are published, and the checkpoint covers them.
-            ConflictError: the file, topic or number of partitions is another one; deduplication is not in effect; the
+            ConflictError: the file, topic or number of partitions differs; deduplication is not in effect; the
                 name is in use, or has published something where it must not.
             TemporaryError: brokers cannot be reached, or one forgot the name; the same call continues later.
         """

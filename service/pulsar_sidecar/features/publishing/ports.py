@@ -8,7 +8,7 @@ from pulsar_sidecar.model.names import TopicName
 
 
 class Receipt(NamedTuple):
-    """Answer of a broker to a batch; ``position`` is None for a duplicate."""
+    """Broker's response to a batch; ``position`` is None for a duplicate."""
 
     first_sequence_id: int
     position: Position | None
@@ -34,7 +34,7 @@ class SequencedProducer(Protocol):
         """Send without waiting for the receipt; ``pushed`` is the highest id of this name that the broker has received.
 
         Brokers judge only the last chunk of a message. So if the id is already pushed, only that chunk is sent: the
-        broker answers it, and would store the others again. The chunks before the last have ``pushed`` as their
+        broker acknowledges it, and would store the others again. The chunks before the last have ``pushed`` as their
         sequence id, because a broker that replays a topic takes the id of any chunk for the whole message's.
         """
 

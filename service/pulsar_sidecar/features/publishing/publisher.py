@@ -67,7 +67,7 @@ class ExactlyOncePublisher:
         on_confirmed: Callable[[Confirmation], None] | None = None,
         timeouts: PublishTimeouts | None = None,
     ) -> None:
-        """Connect to every partition, and ask for the last id that this name has published.
+        """Connect to every partition, and read the last id that this name has published.
 
         Args:
             producers: brokers to publish to.
@@ -251,7 +251,7 @@ class ExactlyOncePublisher:
         return producer
 
     def _check_deduplication(self, topic: TopicName) -> None:
-        """Check while the producer is open, so that the topic is loaded and the answer is about this publishing."""
+        """Check while the producer is open, so that the topic is loaded and the response is about this publishing."""
         status = self._producers.deduplication_status(topic)
         if status in _STATUSES_OF_A_LOAD:
             raise TemporaryError(f"deduplication of {topic} is {status}; try again")

@@ -21,7 +21,7 @@ from pulsar_sidecar.reports.formatting import format_count
 _POSITION: Final = re.compile(r"(\d{1,19}):(\d{1,19}):(-1|\d{1,10}):(-1|\d{1,10})(?::(\d{1,19}):(\d{1,19}))?", re.ASCII)
 _LOOK_SECONDS: Final = 0.2
 _MOST_IN_A_ROW: Final = 1000
-"""Messages in a row from one partition; asking an empty one takes a millisecond, so a full one keeps its turn."""
+"""Messages in a row from one partition; polling an empty one takes a millisecond, so a full one keeps its turn."""
 _FAILURE_TIMEOUT_SECONDS: Final = 120.0
 """Time that a partition may fail before a call raises its error."""
 _FIRST_PAUSE_SECONDS: Final = 0.05
@@ -64,7 +64,7 @@ class ReadMessage(NamedTuple):
 
     Attributes:
         partition: index of the partition, 0 for a topic without partitions.
-        position: position of the message; a reader that is given it continues after it.
+        position: position of the message; a reader opened at it continues after it.
     """
 
     payload: bytes

@@ -104,7 +104,7 @@ def resume_point(pushed: int, point: StoredPoint | None, tail: Tail | None) -> R
     ``point`` is None without a checkpoint, and ``tail`` if `read_back_from` needs none.
 
     Raises:
-        ConflictError: it is unknown what is stored, or it is not what the checkpoint names.
+        ConflictError: the stored messages are unknown, or differ from the checkpoint.
     """
     known = NOTHING_PUBLISHED if point is None or point.offset is None else point.offset
     if tail is None:

@@ -1,4 +1,4 @@
-"""Totals of a rehearsal, from what the look-ups found; pure."""
+"""Totals of a rehearsal, from the results of look-ups; pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ def rehearsal_of(
         deletions: deletions under way; None where two-phase deletion is off.
         measured: measurements and assumptions of the seconds.
         as_of_ms: time of the first look-up.
-        rows: maximum number of topics in the answer.
+        rows: maximum number of topics in the response.
     """
     found = [
         _topic(topic, clients, looks.get(topic, NOT_LOOKED_AT), contents.load_seconds)

@@ -22,7 +22,7 @@ class RehearsalParameters(Parameters):
     topics: int = Field(default=USUAL.topics, ge=1, le=100_000)
     """Maximum number of topics to look at, those with the most clients and backlog first."""
     limit: int = Field(default=USUAL.rows, ge=0, le=1_000)
-    """Maximum number of topics in the answer."""
+    """Maximum number of topics in the response."""
     seconds: float = Field(default=USUAL.seconds, ge=1, le=3_600)
     """Time after which the topics not looked at are reported as not known."""
 
@@ -35,7 +35,7 @@ def router(rehearsals: Rehearsals) -> APIRouter:
     def rehearse_broker(broker: _Broker, parameters: Annotated[RehearsalParameters, Query()]) -> Rehearsal:
         """Return what would be forgotten, delivered again and rebuilt if the broker died now. Changes nothing.
 
-        404: no such broker. 503: the broker does not answer.
+        404: no such broker. 503: the broker does not respond.
         """
         bounds = Bounds(parameters.topics, parameters.limit, parameters.seconds)
         return rehearsals.rehearse(decode_segment(broker), bounds)

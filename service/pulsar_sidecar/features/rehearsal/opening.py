@@ -1,4 +1,4 @@
-"""Rehearsal of a broker's death, by the answers of the other features."""
+"""Rehearsal of a broker's death, from the results of the other features."""
 
 from pulsar_sidecar.adapters.pulsar_rest.broker_contents import RestBrokerContents
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess

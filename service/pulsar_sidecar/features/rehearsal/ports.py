@@ -1,6 +1,6 @@
-"""Ports of the rehearsal, which the process fills with the answers of other features.
+"""Ports of the rehearsal, which the process fills with the results of other features.
 
-Every method raises `SidecarError` when the other side could not be asked; no method loads a topic that no broker has
+Every method raises `SidecarError` when the other side could not be reached; no method loads a topic that no broker has
 loaded, unless the topic is unloaded at that moment.
 """
 
@@ -89,7 +89,7 @@ class Brokers(Protocol):
 
         Raises:
             NotFoundError: there is no such broker.
-            UnreachableError: the broker does not answer.
+            UnreachableError: the broker does not respond.
         """
 
 

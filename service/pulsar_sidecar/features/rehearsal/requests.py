@@ -1,4 +1,4 @@
-"""What a rehearsal takes."""
+"""Parameters of a rehearsal."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,7 +10,7 @@ class Bounds:
 
     Attributes:
         topics: maximum number of topics to look at.
-        rows: maximum number of topics in the answer.
+        rows: maximum number of topics in the response.
         seconds: time after which no look-up counts.
     """
 

@@ -1,6 +1,6 @@
-"""Answer of a rehearsal.
+"""Result of a rehearsal.
 
-Invariant: a number is known or null; a total counts only what was read, and says for how many topics that failed.
+Invariant: a number is known or null; a total counts only successful reads, and gives the number of failed ones.
 """
 
 from enum import StrEnum
@@ -105,10 +105,10 @@ class Times:
     """Estimated times; from the longest for one topic, if all are loaded in parallel, to all one after the other."""
 
     takeover_seconds: float
-    """Longest time until the metadata store tells the other brokers that a killed broker is gone; one that is stopped
+    """Longest time until the metadata store reports a killed broker's absence to the others; one that is stopped
     in order hands its bundles over at once."""
     replay_seconds: float
-    """Longest replay of one topic, during which nobody can use it."""
+    """Longest replay of one topic, during which no client can use it."""
     all_replays_seconds: float
     """All replays together."""
     index_seconds: float

@@ -40,7 +40,7 @@ class Rehearsals:
 
         Raises:
             NotFoundError: there is no such broker.
-            UnreachableError: the broker does not answer, so nobody can say what it has in memory.
+            UnreachableError: the broker does not respond, so its memory is unknown.
         """
         as_of_ms, ends = self.clock.now_ms(), self.clock.monotonic_seconds() + bounds.seconds
         try:

@@ -88,7 +88,7 @@ def _below_header(data: ValueBytes) -> tuple[Numbers, Walk]:
 
 
 def _read_segments(walk: Walk, ensemble: Numbers) -> None:
-    """Demand that each segment names a full ensemble, the first begins with entry 0, and the others ascend."""
+    """Require that each segment names a full ensemble, the first begins with entry 0, and the others ascend."""
     previous: Numbers = np.full(len(ensemble), -1)
     for rows, segment in walk.messages(_SEGMENT):
         members = np.zeros_like(rows)
@@ -104,7 +104,7 @@ def _read_segments(walk: Walk, ensemble: Numbers) -> None:
 
 
 def _read_custom_metadata(walk: Walk) -> None:
-    """Demand that each entry has a value and a key that no other entry has."""
+    """Require that each entry has a value and a key that no other entry has."""
     earlier: list[Numbers] = []
     for rows, entry in walk.messages(_CUSTOM):
         start, length, has_key = entry.piece(_KEY)

@@ -1,7 +1,7 @@
 """Protobuf read at many places of one buffer at once: its numbers, and messages of many nodes walked in step.
 
 Invariant: a number counts as good only in its shortest form, the only one that `ownership.exact_decoding` accepts. A
-message counts as understood only if the caller asked for each of its bytes, in ascending order of fields.
+message counts as understood only if the caller requested each of its bytes, in ascending order of fields.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""``pulsar-sidecar audit``: what exists against what is referenced, and what to do about it."""
+"""``pulsar-sidecar audit``: existing against referenced ledgers, and the remedies."""
 
 from pathlib import Path
 from typing import Annotated
@@ -48,7 +48,7 @@ def _share(help_text: str) -> object:
 
 
 class _AuditGroup(CommandGroup):
-    """Every error exits with 1, even a missing answer: 2 means findings."""
+    """Every error exits with 1, even `NotFoundError`: 2 means findings."""
 
     @staticmethod
     def exit_code(error: SidecarError) -> int:

@@ -65,7 +65,7 @@ class PlainNodes:
 
 @dataclass(frozen=True, slots=True)
 class ColumnReader:
-    """Reader of whole columns; with ``exact``, it reads every value by itself."""
+    """Reader of whole columns; with ``exact``, it reads every value separately."""
 
     exact: bool = False
 

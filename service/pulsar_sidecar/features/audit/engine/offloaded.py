@@ -130,7 +130,7 @@ def compare_tables(
     references: pa.Table,
     exist: Callable[[Numbers], Mask],
 ) -> None:
-    """Compare objects with `COPIES` of the same ledgers, some ledgers at a time, and add what is found.
+    """Compare objects with `COPIES` of the same ledgers, some ledgers at a time, and add the findings.
 
     ``exist`` returns True for each ledger that BookKeeper has.
     """
@@ -151,7 +151,7 @@ def _share(table: pa.Table, number: int, shares: int) -> pa.Table:
 def compare_copies(
     judge: Judge, facts: OffloadFacts, found: ComparedCopies, objects: Iterable[Row], references: Iterable[Row]
 ) -> None:
-    """Compare the objects of some ledgers with all references to these ledgers, and add what is found.
+    """Compare the objects of some ledgers with all references to these ledgers, and add the findings.
 
     ``references`` are `COPIES` with ``in_bookkeeper``: False if BookKeeper has no ledger with this id.
     """

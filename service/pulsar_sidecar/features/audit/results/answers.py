@@ -1,4 +1,4 @@
-"""Answers of the REST API about audits in the ``auditsDirectory``; no Arrow.
+"""Responses of the REST API about audits in the ``auditsDirectory``; no Arrow.
 
 Times are milliseconds on the metadata store's clock. Rows are those of the audit's tables, by their columns' names.
 """

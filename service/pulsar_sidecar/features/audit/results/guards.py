@@ -120,7 +120,7 @@ def demand_fitting(
 
 
 def demand_plausible(found: AuditCounts, dump: Manifest) -> None:
-    """Refuse inputs that are empty or know different ledgers (`InvalidInputError`): an empty answer failed."""
+    """Refuse inputs that are empty or differ in their ledgers (`InvalidInputError`): an empty listing failed."""
     if not found.listed:
         raise InvalidInputError("the listing contains no ledgers; export it again")
     if not found.references:

@@ -1,7 +1,7 @@
 """Plan of an audit: the deletable ledgers and copies in order, and the hash that a user approves.
 
 Invariant: the hash covers every field of every row that becomes part of a deletion record, in order, together with the
-audit and its ledger storage; two plans with one hash ask for the same deletions. Rows are hashed in blocks of
+audit and its ledger storage; two plans with one hash request the same deletions. Rows are hashed in blocks of
 `PLAN_BLOCK_ROWS`, so that Spark can hash blocks where they are, and the plan's hash is that of the blocks' hashes.
 """
 

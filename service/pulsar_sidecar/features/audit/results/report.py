@@ -27,7 +27,7 @@ from pulsar_sidecar.reports.pages import page_environment
 REPORT_ROWS: Final = 50
 """Rows of each of the report's tables."""
 REPORT_LEDGERS: Final = 2_000
-"""Unreferenced ledgers, and owners, that a reader of the report can go down to: a file of at most 2 MB."""
+"""Unreferenced ledgers, and owners, that the report shows individually: a file of at most 2 MB."""
 ORDER: Final = {
     "orphans": [("ledger_id", "ascending")],
     "missing": [("ledger_id", "ascending"), ("referenced_by", "ascending")],

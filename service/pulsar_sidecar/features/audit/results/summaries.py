@@ -162,7 +162,7 @@ class PlanSummary(Document, frozen=True):
 
 
 class OffloadUse(StrEnum):
-    """Use of bytes, in tiered storage unless it says otherwise."""
+    """Use of bytes, in tiered storage unless stated otherwise."""
 
     REFERENCED = "referenced"
     UNREFERENCED = "unreferenced"

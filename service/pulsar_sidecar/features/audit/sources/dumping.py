@@ -238,7 +238,7 @@ class _Tally:
         return {part.value: RowCounts(self._rows[part.value], self._unreadable[part.value]) for part in parts}
 
     def demand_a_cluster(self, without_ledgers: bool) -> str:
-        """Return the instance id; refuse what cannot be a whole Pulsar cluster: an empty answer is a failed answer."""
+        """Return the instance id; refuse an incomplete Pulsar cluster: an empty response is a failed response."""
         instance_id = instance_id_of(map(self.identity.get, identity_paths(self.ledgers_root)), self.ledgers_root)
         if not self._rows[Subtree.MANAGED_LEDGERS]:
             raise TemporaryError(

@@ -1,6 +1,6 @@
 """Manifest of a dump or a listing: its origin, its content, and the proof that it is whole.
 
-Invariant: a manifest is written last, and only of something complete; a reader refuses one that it does not understand.
+Invariant: a manifest is written last, and only of something complete; one of an unknown format is refused.
 """
 
 from collections.abc import Mapping

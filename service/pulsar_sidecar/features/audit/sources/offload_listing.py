@@ -1,6 +1,6 @@
 """Listing of the objects in tiered storage.
 
-Invariant: a listing is complete or there is none. The metadata store is asked for its position at both ends, so that a
+Invariant: a listing is complete or there is none. The metadata store's position is read at both ends, so that a
 dump can prove that it is later: a broker records an attempt before it writes the first object, so an object that no
 dumped list names was not about to be named.
 """

@@ -49,7 +49,7 @@ def stuck(
 
     A cursor is left over where deduplication is off and no broker has loaded the topic since. It lags where brokers
     took no snapshot for long. Cursors that retain most bytes come first. The service reads the metadata store and the
-    bookies, asks brokers for policies and for the topics that they have loaded, and loads no topic.
+    bookies, reads policies and the lists of loaded topics from brokers, and loads no topic.
 
     A dump holds no topic policies, and an older position of a topic that was loaded: conclusions from these are marked
     as not certain. It does not hold the length of a topic's last ledger: a lag within that is not found.
@@ -82,7 +82,7 @@ def forecast(ctx: Context, namespace: _OptionalNamespace = None) -> None:
     """Show the ten topic loads of a namespace, or of all, that deduplication slows most: entries, bytes, seconds.
 
     A broker that loads a topic replays the entries after the snapshot before it serves the topic. The service loads no
-    topic. Exit code 4: not everything could be read, or too many topics would have to be asked for their policies.
+    topic. Exit code 4: not everything could be read, or too many topics would have to be queried for their policies.
 
     Example: pulsar-sidecar deduplication forecast public/default
     """

@@ -77,7 +77,7 @@ def show(
     epilog=_CHECK_EXIT_CODES, short_help="Publish twice to a new topic, and show what its broker did."
 )
 def check(ctx: Context, namespace: NamespaceArgument) -> None:
-    """Publish twice under one sequence id to a new topic of a namespace, and show what the broker did.
+    """Publish twice under one sequence id to a new topic of a namespace, and show the broker's reaction.
 
     The topic has a new name (pulsar-sidecar-deduplication-check-...), and the service deletes it afterwards. No
     existing topic is touched.

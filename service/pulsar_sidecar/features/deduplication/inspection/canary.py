@@ -48,7 +48,7 @@ class DuplicateSender(Protocol):
     """Sender of messages under sequence ids of the caller's choice."""
 
     def send_all(self, topic: TopicName, producer_name: str, sequence_ids: Sequence[int]) -> Sequence[SendAnswer]:
-        """Send one message under each id by one producer, each after the answer to the one before; return the answers.
+        """Send one message under each id by one producer, each after the previous response; return the responses.
 
         Raises:
             TemporaryError: no producer could be opened, or the connection ended.
@@ -56,7 +56,7 @@ class DuplicateSender(Protocol):
 
 
 def outcome_of(first: SendAnswer, second: SendAnswer) -> tuple[CheckOutcome, str]:
-    """Return the outcome that the answers to two messages under one sequence id show, with the reason."""
+    """Return the outcome that the responses to two messages under one sequence id show, with the reason."""
     if not isinstance(first, Position):
         why = first.reason if isinstance(first, SendFailure) else "the broker took it for a duplicate, on a new topic"
         return CheckOutcome.UNKNOWN, f"the first message was not stored ({why}), so the second proves nothing"
@@ -96,7 +96,7 @@ class DeduplicationChecks:
         try:
             published = self._published(topic)
         except SidecarError as error:
-            # The topic may exist even if its creation failed: an answer can be lost.
+            # The topic may exist even if its creation failed: a response can be lost.
             left_behind = self._deleted(topic)
             if left_behind is None:
                 raise
@@ -121,7 +121,7 @@ class DeduplicationChecks:
         )
 
     def _published(self, topic: TopicName) -> tuple[SendAnswer, SendAnswer, str | None] | None:
-        """Return both answers and the topic's status, or None if there is a topic of this name already."""
+        """Return both responses and the topic's status, or None if there is a topic of this name already."""
         if not self.topics.create(topic):
             return None
         first, second = self.sender.send_all(topic, topic.local_name, [0, 0])

@@ -1,6 +1,6 @@
 """Questions about many topics at once: stuck cursors and slow topic loads, from stored state.
 
-A topic load is slow because a broker replays the entries after the snapshot. The sidecar asks brokers only for
+A topic load is slow because a broker replays the entries after the snapshot. The sidecar queries brokers only for
 policies, and for the statuses of the topics that it shows; it loads no topic.
 """
 
@@ -30,7 +30,7 @@ _MOST_ASKED: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class DeduplicationHealth:
-    """Stuck cursors and slow topic loads; each call asks brokers anew for their policies. Thread-safe."""
+    """Stuck cursors and slow topic loads; each call reads brokers' policies anew. Thread-safe."""
 
     stored: StoredDeduplications
     policies: Policies
@@ -41,7 +41,7 @@ class DeduplicationHealth:
 
         Raises:
             NotFoundError: there is no such namespace.
-            TemporaryError: the metadata store, or any broker, could not be asked.
+            TemporaryError: the metadata store, or any broker, could not be reached.
         """
         search = StuckCursors(self.stored, BrokerDeduplicationSettings(self.policies), self.running)
         return search.find(self._places(namespace), limits, most)

@@ -1,6 +1,6 @@
 """Changes of the two deduplication policies, with the stored result and the brokers' present behaviour.
 
-A broker answers 204 to a change that it stores, whether or not it can act on it: it acts on a loaded topic within
+A broker returns 204 to a change that it stores, whether or not it can act on it: it acts on a loaded topic within
 moments, on an unloaded one when that is loaded, and on a system topic never.
 """
 

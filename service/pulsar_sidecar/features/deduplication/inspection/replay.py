@@ -25,7 +25,7 @@ def replay(messages: StoredMessages, topic: TopicName, snapshot: Snapshot, limit
 
     Raises:
         NotFoundError: the topic is gone.
-        TemporaryError: the metadata store could not be asked.
+        TemporaryError: the metadata store could not be read.
     """
     first = Position(snapshot.position.ledger_id, EntryId(snapshot.position.entry_id + 1))
     origins: dict[str, str | None] = {}
@@ -63,7 +63,7 @@ def published_at(messages: StoredMessages, topic: TopicName, position: Position)
     with, or it covers nothing yet, it is that of the first message after the position.
 
     Raises:
-        TemporaryError: the metadata store could not be asked.
+        TemporaryError: the metadata store could not be read.
     """
     first = Position(position.ledger_id, EntryId(max(0, position.entry_id)))
     try:

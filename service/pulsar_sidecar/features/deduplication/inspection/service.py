@@ -63,12 +63,12 @@ class DeduplicationService:
 
         Args:
             topic: a partitioned topic, a partition, or a topic without partitions.
-            ask_broker: True to ask the broker that has the topic loaded for its status.
+            ask_broker: True to read the status from the broker that has the topic loaded.
             replay_at_most: number of entries to replay after the snapshot; 0 for no replay.
 
         Raises:
             NotFoundError: there is no such topic.
-            TemporaryError: the metadata store could not be asked.
+            TemporaryError: the metadata store could not be read.
         """
         places = self.stored.topics.places_of(topic)
         decision, broker = self._decision(topic)

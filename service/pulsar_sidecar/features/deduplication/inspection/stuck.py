@@ -43,7 +43,7 @@ class DeduplicationSettings(Protocol):
 
 
 class BrokerDeduplicationSettings:
-    """`DeduplicationSettings` from brokers, which are asked about each namespace once in a search."""
+    """`DeduplicationSettings` from brokers, which are queried about each namespace once in a search."""
 
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
@@ -76,7 +76,7 @@ class StuckCursors:
     def __init__(
         self, stored: StoredDeduplications, settings: DeduplicationSettings, running: RunningDeduplication | None
     ) -> None:
-        """Without ``running``, the search does not ask brokers which topics they have loaded."""
+        """Without ``running``, the search does not read brokers' loaded topics."""
         self._stored = stored
         self._settings = settings
         self._running = running
@@ -86,7 +86,7 @@ class StuckCursors:
         """Return the stuck cursors that retain most bytes; the figures count all of them.
 
         Raises:
-            TemporaryError: the metadata store could not be asked.
+            TemporaryError: the metadata store could not be read.
         """
         topics, cursors = 0, 0
         found: dict[TopicName, StuckCursor] = {}
@@ -139,7 +139,7 @@ class StuckCursors:
     def _is_switched_off(self, place: TopicName, *, ask: bool) -> tuple[bool, bool, str]:
         """Return whether deduplication is off, whether that is certain, and which level decides.
 
-        The sidecar asks for a topic's own policy where the levels above have it off, or with ``ask``: it costs several
+        The sidecar reads a topic's own policy where the levels above have it off, or with ``ask``: it costs several
         requests. If the policy is unknown, the last element is the reason.
         """
         if place.is_system_topic:

@@ -51,9 +51,9 @@ def show(
     The service reads the metadata store and one entry of each bucket, and loads no topic. It counts acknowledgements as
     stored; a loaded topic may have more. Of a partitioned topic it shows each partition.
 
-    Brokers do not report which tracker a subscription runs on, so for a loaded topic with buckets the answer is
+    Brokers do not report which tracker a subscription runs on, so for a loaded topic with buckets the tracker is
     `unknown`. With --ask-broker the service concludes it from the size of the tracker's queues in the broker's
-    statistics; if both trackers may have that size, the answer stays `unknown`.
+    statistics; if both trackers may have that size, it stays `unknown`.
 
     Example: pulsar-sidecar delayed-index show persistent://public/default/orders -s billing
     """

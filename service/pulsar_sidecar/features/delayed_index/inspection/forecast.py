@@ -101,7 +101,7 @@ def cost_with_buckets(
 
 @dataclass(frozen=True, slots=True)
 class Forecaster:
-    """Forecasts from stored data; changes nothing."""
+    """Forecaster from stored data; changes nothing."""
 
     stored: StoredIndexes
     lengths: LedgerLengths
@@ -119,7 +119,7 @@ class Forecaster:
         return self._of(places, len(places))
 
     def of_namespace(self, namespace: str) -> Forecast:
-        """Return the forecast for a namespace's or tenant's topics; each partition counts by itself.
+        """Return the forecast for a namespace's or tenant's topics; each partition counts separately.
 
         Raises:
             NotFoundError: there is no such namespace or tenant.

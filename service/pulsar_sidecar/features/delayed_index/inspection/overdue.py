@@ -146,7 +146,7 @@ def reasons_of(
 
 @dataclass(frozen=True, slots=True)
 class OverdueReader:
-    """Reads overdue messages; changes nothing. Reading loads the topic on its broker."""
+    """Reader of overdue messages; changes nothing. Reading loads the topic on its broker."""
 
     topics: Topics
     entries: DelayedEntries

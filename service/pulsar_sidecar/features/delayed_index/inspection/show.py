@@ -164,7 +164,7 @@ def recovery_of(buckets: Sequence[StoredBucket] | Unreadable) -> TrackerState:
 
 
 def inferred_tracker(configured: TrackerState, buckets: Sequence[StoredBucket] | Unreadable) -> TrackerState:
-    """Return the tracker of a loaded topic's subscription, as far as known without asking its broker."""
+    """Return the tracker of a loaded topic's subscription, as far as known without its broker."""
     match configured.tracker:
         case Tracker.IN_MEMORY:
             return TrackerState(Tracker.IN_MEMORY, f"{configured.reason}; none if the broker has not loaded the topic")

@@ -195,7 +195,7 @@ def cancellations_after_restart(
 
 @dataclass(frozen=True, slots=True)
 class Simulator:
-    """Reads messages and simulates trackers; changes nothing and loads no topic."""
+    """Simulator of trackers with stored messages; changes nothing and loads no topic."""
 
     stored: StoredIndexes
     lengths: LedgerLengths

@@ -52,7 +52,7 @@ class PointerChange:
 
 @dataclass(frozen=True, slots=True)
 class BucketPointers:
-    """Reads and changes the buckets that cursors name, one cursor at a time."""
+    """Reader and writer of the buckets that cursors name, one cursor at a time."""
 
     store: MetadataStore
     loaded: LoadedTopics
@@ -121,7 +121,7 @@ class BucketPointers:
                 raise NotFoundError(f"ledger {ledger_id} of a bucket is gone, so no cursor may name it; plan again")
 
     def _outcome_by_nodes(self, change: PointerChange) -> PointerOutcome:
-        # Ask the brokers first: if none has the topic now, none that read the old node can write it any more.
+        # Query the brokers first: if none has the topic now, none that read the old node can write it any more.
         broker = self.loaded.loaded_by(change.topic)
         if not self._names(change):
             return PointerOutcome.OVERWRITTEN

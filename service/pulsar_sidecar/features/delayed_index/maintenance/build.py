@@ -66,7 +66,7 @@ class SubscriptionBuild:
     def result(
         self, ledgers: Iterable[LedgerId] | None = None, outcome: PointerOutcome | None = None
     ) -> BuiltSubscription:
-        """Return the answer about it, with the ledgers of the written buckets in order, or None for a plan."""
+        """Return the result, with the ledgers of the written buckets in order, or None for a plan."""
         written = [None] * len(self.buckets) if ledgers is None else ledgers
         return BuiltSubscription(
             topic=str(self.index.topic),

@@ -170,7 +170,7 @@ class CheckPass:
 
 
 class IndexChecker:
-    """Checks indexes; stateless and thread-safe."""
+    """Checker of indexes; stateless and thread-safe."""
 
     def __init__(self, ports: CheckPorts) -> None:
         self._ports = ports

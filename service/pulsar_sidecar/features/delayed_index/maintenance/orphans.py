@@ -28,7 +28,7 @@ from pulsar_sidecar.ownership.claims import BucketClaim
 
 
 class OrphanJudge:
-    """Decides on the orphans of one plan; changes nothing. Reads brokers, and each subscription, once."""
+    """Judge of the orphans of one plan; changes nothing. Reads brokers, and each subscription, once."""
 
     def __init__(self, ports: CheckPorts) -> None:
         self._ports = ports

@@ -2,7 +2,7 @@
 
 Invariants: execution finds everything anew and proceeds only if the result is what was approved. A cursor is changed
 only while no broker has the topic loaded, by compare-and-set (`attach.BucketPointers`). No ledger is deleted here: a
-record asks the deletion service to delete it, which proves again that nothing references the ledger; the record is
+record requests its deletion, which proves again that nothing references the ledger; the record is
 durable before the property is removed from the cursor, so nothing leaks. `orphans` decides
 which buckets are attached: a wrong bucket loses messages, and a dropped one costs time.
 """
@@ -85,7 +85,7 @@ class PlannedAction(UnusableBucket):
     def repaired(
         self, outcome: PointerOutcome | None, problem: str | None = None, *, handed_over: bool
     ) -> RepairResult:
-        """Return the answer about it once it was executed."""
+        """Return the result after execution."""
         return RepairResult(self.result(), problem is None, outcome, handed_over, problem)
 
 

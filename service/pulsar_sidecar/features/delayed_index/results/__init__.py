@@ -1,1 +1,1 @@
-"""Answers of the feature; times are in milliseconds since the epoch."""
+"""Results of the feature; times are in milliseconds since the epoch."""

@@ -1,4 +1,4 @@
-"""Answers about delayed indexes: contents, due times, overdue messages, topic-load costs, and simulated settings."""
+"""Results about delayed indexes: contents, due times, overdue messages, topic-load costs, and simulated settings."""
 
 from enum import StrEnum
 

@@ -1,4 +1,4 @@
-"""Answers of building, checking and repairing delayed indexes."""
+"""Results of building, checking and repairing delayed indexes."""
 
 from enum import Enum, StrEnum
 from typing import Final, Self
@@ -125,7 +125,7 @@ class FindingKind(Enum):
         f"if brokers cannot read it either, {_FALLS_BACK}",
         "bring back the bookies that hold it, or upgrade the sidecar if a newer broker wrote it; then check again",
     )
-    """The state of a bucket is unknown: bookies did not answer, or the bucket has fields unknown to this version."""
+    """The state of a bucket is unknown: bookies did not respond, or the bucket has fields unknown to this version."""
     UNREADABLE_NODE = (
         "unreadable-node",
         "the buckets that it names cannot be checked, or only in part; if the value of a bucket's property is not a "

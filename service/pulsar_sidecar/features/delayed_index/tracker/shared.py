@@ -1,6 +1,6 @@
 """PIP-195's optional shared index: one for all subscriptions of a topic, built by its own cursor.
 
-Whichever subscription asks, due positions leave the index once and go into the replay queue of every subscription,
+Whichever subscription reads, due positions leave the index once and go into the replay queue of every subscription,
 except those before its mark-delete position. No released broker does this.
 
 A restart forgets the replay queues. That loses no message: the dispatcher reads from the earliest mark-delete position

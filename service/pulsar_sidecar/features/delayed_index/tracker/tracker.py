@@ -124,7 +124,7 @@ class BucketDelayedDeliveryTracker:
         return True
 
     def add_messages(self, indexes: DelayedIndexes) -> Flags:
-        """Call `add_message` for each row and return its answers; fast for adjacent rows of one ledger.
+        """Call `add_message` for each row and return its results; fast for adjacent rows of one ledger.
 
         Raises:
             InvalidInputError: as `add_message`; none was added.
@@ -308,7 +308,7 @@ class BucketDelayedDeliveryTracker:
         return bucket is not None and bucket.remove(*position)
 
     def _next_of_counted(self) -> int | None:
-        # The count of a broker is negative after it dispatched what a lost bucket had left in memory.
+        # A broker's count is negative after it dispatched messages that a lost bucket had left in memory.
         if self._count == 0:
             return None
         next_ms = self.next_delivery_time()

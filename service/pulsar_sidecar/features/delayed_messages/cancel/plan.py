@@ -261,7 +261,7 @@ def chunks_of(facts: EntryFacts, entries: Mapping[Position, EntryAnswer]) -> dic
 
 
 def _entries_of(facts: EntryFacts, chunks: Mapping[int, Position]) -> tuple[Position, ...] | Verdict:
-    """Return the entries of a chunked message, () for another one, or the refusal if chunks are missing."""
+    """Return the entries of a chunked message, () for other messages, or the refusal if chunks are missing."""
     if facts.chunk is None or facts.chunk.total <= 1:
         return ()
     total = facts.chunk.total

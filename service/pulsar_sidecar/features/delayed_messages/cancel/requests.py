@@ -126,7 +126,7 @@ class CancelOptions:
     """Options of a request.
 
     Attributes:
-        wait_persisted: answer once the cancellation is PERSISTED, or the wait times out.
+        wait_persisted: respond once the cancellation is PERSISTED, or the wait times out.
         defer: accept into the log cancellations beyond the limit of the acknowledgement state, and acknowledge them
             later.
     """

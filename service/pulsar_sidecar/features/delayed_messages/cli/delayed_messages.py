@@ -178,7 +178,7 @@ def cancel_delayed_messages(
     entry could not be read and may be one of them.
 
     With --all-clusters the sidecar of each replication cluster previews the selection, and cancels it after one
-    confirmation; each line names its cluster. Nothing is cancelled unless all of these sidecars have answered.
+    confirmation; each line names its cluster. Nothing is cancelled unless all of these sidecars have responded.
 
     Examples: pulsar-sidecar topics cancel-delayed-messages persistent://public/default/orders --file ids.jsonl
     ... cancel-delayed-messages persistent://public/default/orders --property customer=4711
@@ -249,7 +249,7 @@ def reschedule_delayed_message(
 def _cancel_copies(
     options: GlobalOptions, topic: str, message_id: str, deliver_at: int, names: str | None, *, defer: bool
 ) -> None:
-    """Cancel a message and its copies in other clusters; nothing is cancelled unless all sidecars have answered."""
+    """Cancel a message and its copies in other clusters; nothing is cancelled unless all sidecars have responded."""
     path, sidecars = _path(topic), sidecars_of(options, topic)
     message = next(iter(sidecars.values())).result(DelayedMessage, "GET", f"{path}/delayedMessages/byId/{message_id}")
     if message.deliver_at != deliver_at:
@@ -284,7 +284,7 @@ def _of_lines(client: Client, path: str, file: str, parameters: Mapping[str, str
     with _lines_of(file) as stream:
         first = 0
         while lines := list(islice(stream, _LINES_AT_ONCE)):
-            # In parts, because the service answers while it reads, and this client sends first and then reads.
+            # In parts, because the service responds while it reads, and this client sends first and then reads.
             body = b"".join(line if line.endswith(b"\n") else line + b"\n" for line in lines)
             for outcome in client.lines(MessageOutcome, "POST", f"{path}/cancelDelayedMessages", body, parameters):
                 yield None, replace(outcome, line=(outcome.line or 0) + first)

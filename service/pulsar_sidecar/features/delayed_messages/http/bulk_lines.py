@@ -1,7 +1,7 @@
 """Streams of JSON lines: outcomes are sent while the request's lines still arrive.
 
 Invariants: every line that is not empty gets exactly one outcome, in order; an invalid line fails alone; a batch that
-fails is reported in its own lines, because the answer's status was sent long before.
+fails is reported in its own lines, because the response's status was sent long before.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class LinesResponse(StreamingResponse):
     media_type = MEDIA_TYPE
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with suppress(ClientDisconnect):  # nobody reads the rest
+        with suppress(ClientDisconnect):  # no client reads the rest
             await self.stream_response(send)
 
 
@@ -72,7 +72,7 @@ async def carried_out(chunks: AsyncIterator[bytes], cancel: Cancel) -> AsyncIter
 def selected_carried_out(
     batches: Sequence[SelectedBatch], cancel: Callable[[SelectedBatch], list[MessageOutcome]]
 ) -> AsyncIterator[bytes]:
-    """Cancel what a selection found; yield the outcomes, one line each, batch by batch.
+    """Cancel the selected messages; yield the outcomes, one line each, batch by batch.
 
     One batch at a time, because each reads from the cursor how much room the previous one left.
     """

@@ -150,7 +150,7 @@ class CancelParameters(Parameters):
     authoritative: str | None = None
     """Accepted and ignored: any sidecar can take this call."""
     wait: str | None = Field(default=None, examples=["persisted"])
-    """``persisted``: answer once the cursor's stored state has the acknowledgement."""
+    """``persisted``: respond once the cursor's stored state has the acknowledgement."""
     defer: str | None = Field(default=None, examples=["false"])
     """``true``: if the acknowledgement state is full, accept into the log and acknowledge when there is room."""
 
@@ -178,7 +178,7 @@ class BulkParameters(Parameters):
     """Parameters of bulk requests."""
 
     wait: str | None = Field(default=None, examples=["persisted"])
-    """``persisted``: answer each line once the cursor's stored state has the acknowledgement."""
+    """``persisted``: respond to each line once the cursor's stored state has the acknowledgement."""
     defer: bool = False
     """If the acknowledgement state is full, accept into the log and acknowledge when there is room."""
 

@@ -189,8 +189,8 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
 
         Each line is an object with ``ledgerId`` and ``entryId`` or a base64 ``messageId``, and may have ``deliverAt``,
         ``subscriptionNames``, ``partition`` and ``batchIndex``. An invalid line fails alone. The status 200 is sent
-        before the lines are read, so check each outcome. The answer gets as long as the request: read while you write,
-        or send the lines in parts.
+        before the lines are read, so check each outcome. The response gets as long as the request: read while you
+        write, or send the lines in parts.
         """
         options = CancelOptions(_waits(parameters.wait), parameters.defer, request.state.caller.role)
         lines = await carried_out(request.stream(), lambda targets: service.cancel(topic, targets, options))
@@ -253,7 +253,7 @@ def _add_rescheduling(routes: APIRouter, service: DelayedDelivery) -> None:
     ) -> RescheduleResult:
         """Give a delayed message another due time, ``newDeliverAt``: publish it again, and cancel the original.
 
-        A repeated request with the same ``newDeliverAt`` returns the same copy; with another one it is refused.
+        A repeated request with the same ``newDeliverAt`` returns the same copy; with a different one it is refused.
         """
         if payload.new_deliver_at is None:
             raise InvalidInputError("newDeliverAt is missing: the new due time, milliseconds since the epoch")

@@ -69,7 +69,7 @@ _EXPLAIN_WAIT_SECONDS = 0.05
 
 @dataclass(slots=True)
 class Canceller:
-    """Cancels batches of targets, on one topic without partitions (or one partition) at a time."""
+    """Canceller of batches of targets, on one topic without partitions (or one partition) at a time."""
 
     ports: Ports
     store: CancellationStore
@@ -212,7 +212,7 @@ class Canceller:
         planned: Sequence[PlannedCancellation],
         unrecorded: Sequence[Cancellation],
     ) -> None:
-        """Join, record what is not in the log yet, acknowledge, confirm; records precede acknowledgements."""
+        """Join, record cancellations missing from the log, acknowledge, confirm; records precede acknowledgements."""
         topic, name = snapshot.topic, joining.name
         positions = sorted({entry for one in planned for entry in one.cancellation.entries})
         with ExitStack() as visit:

@@ -79,7 +79,7 @@ class _BrokerView:
 
 @dataclass(slots=True)
 class Reconciler:
-    """Visits the subscriptions of the log, each when it is due."""
+    """Reconciler that visits each subscription of the log when it is due."""
 
     ports: Ports
     store: CancellationStore
@@ -109,7 +109,7 @@ class Reconciler:
     def _is_due_soon(self, key: SubscriptionKey, schedule: _VisitSchedule) -> bool:
         """Return True if it is time to check the cancellations that are not PERSISTED yet.
 
-        While more cancellations arrive, brokers store the cursor by themselves, so the check waits longer.
+        While more cancellations arrive, brokers store the cursor anyway, so the check waits longer.
         """
         before, schedule.unpersisted_count = schedule.unpersisted_count, self.store.index.unpersisted_count(key)
         if not schedule.unpersisted_count:

@@ -117,7 +117,7 @@ class _Progress:
 
 @dataclass(slots=True)
 class Rescheduler:
-    """Publishes one message again at a time."""
+    """Rescheduler of one message at a time."""
 
     ports: Ports
     store: CancellationStore
@@ -335,7 +335,7 @@ def _stored_until(snapshot: TopicSnapshot) -> Position:
 
 
 def _other_request(intent: RescheduleIntent, target: Target, deliver_at_ms: int | None) -> Verdict | None:
-    """Return the refusal if a request asks for something other than the recorded intent, or None."""
+    """Return the refusal if a request differs from the recorded intent, or None."""
     if target.subscriptions:
         return _FOR_ALL
     if target.deliver_at_ms not in (None, intent.deliver_at_ms):

@@ -253,7 +253,7 @@ class DelayedDelivery:
             if not waiting:
                 break
             for name in waiting:
-                # If the broker is unreachable, the loop continues, and the answer has the status so far.
+                # If the broker is unreachable, the loop continues, and the response has the status so far.
                 with suppress(SidecarError):
                     if name is not None:
                         self._reconciler.check_stored_for_caller((topic, name))
@@ -316,7 +316,7 @@ class DelayedDelivery:
     # --- selections ------------------------------------------------------------------------------------------------
 
     def preview(self, topic: TopicName, selection: Selection) -> Preview:
-        """Return what a selection would cancel; nothing is changed.
+        """Preview a selection's cancellations; nothing is changed.
 
         Raises:
             InvalidInputError: the selection has no criterion, or an empty range.
@@ -339,7 +339,7 @@ class DelayedDelivery:
         return shown
 
     def confirm_selected(self, topic: TopicName, selection: Selection, confirmed_hash: str) -> list[SelectedBatch]:
-        """Return exactly what was previewed, in batches for `cancel_batch`; nothing is changed yet.
+        """Return exactly the previewed messages, in batches for `cancel_batch`; nothing is changed yet.
 
         Raises:
             ConflictError: the selection finds other messages now; also raises as `preview` does.

@@ -1,7 +1,7 @@
 """Embedded engine: an extract's row groups on the processors of one machine.
 
 Memory grows with the producers of each row group, and with suspects by 8 bytes for each: they are in parts on a disk,
-and each part is judged by itself.
+and each part is judged separately.
 """
 
 from collections import defaultdict

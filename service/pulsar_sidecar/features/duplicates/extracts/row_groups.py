@@ -163,7 +163,7 @@ def _encoded(table: pa.Table, name: str) -> tuple[list[str], Numbers]:
     return encoded.dictionary.to_pylist(), encoded.indices.fill_null(-1).to_numpy().astype(np.int64)
 
 
-# --- one row group by itself ---------------------------------------------------------------------------------------
+# --- single row groups ---------------------------------------------------------------------------------------------
 
 
 def summarise(number: int, table: pa.Table) -> ProducerRows:

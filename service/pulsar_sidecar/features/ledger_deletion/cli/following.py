@@ -90,7 +90,7 @@ def delete_one(deletion: Deletion, topic: str, report: Report) -> TopicDeletionS
 
     Raises:
         ServiceRefusedError, ConflictError: the deletion was refused, or an operator abandoned it.
-        UnreachableError: the call got no answer, and no sidecar deletes the topic.
+        UnreachableError: the call got no response, and no sidecar deletes the topic.
         OutcomeUnknownError: the deletion ended with an unknown outcome.
     """
     try:
@@ -105,7 +105,7 @@ def delete_one(deletion: Deletion, topic: str, report: Report) -> TopicDeletionS
 
 
 def _running_deletion(deletion: Deletion, topic: str) -> TopicDeletionStatus | None:
-    """Return the newest running deletion of the topic: the call was accepted although its answer did not come."""
+    """Return the newest running deletion of the topic: the call was accepted although its response did not come."""
     try:
         running = deletion.client.result(list[TopicDeletionStatus], "GET", DELETIONS)
     except SidecarError:
@@ -157,7 +157,7 @@ class NotDeleted:
 
     topic: str
     state: str
-    """State of its deletion; ``failed``, or ``unknown`` where no answer came."""
+    """State of its deletion; ``failed``, or ``unknown`` where no response came."""
     operation_id: str | None
     reason: str | None
 

@@ -96,8 +96,8 @@ def append(
 def status(ctx: Context) -> None:
     """Print the state of the service: settings, pending work, registered sidecars.
 
-    What bookies have reclaimed of the last day's deletions is a few minutes old; `ledger-deletion reclaimed` asks them
-    now.
+    What bookies have reclaimed of the last day's deletions is a few minutes old; `ledger-deletion reclaimed` queries
+    them now.
 
     Example: pulsar-sidecar --output-format json ledger-deletion status
     """
@@ -131,12 +131,12 @@ def reclaimed(
 ) -> None:
     """Show what bookies have reclaimed of deleted ledgers.
 
-    These are recorded ledgers that the sidecars, or brokers before them, have deleted. Ledgers that nobody recorded,
+    These are recorded ledgers that the sidecars, or brokers before them, have deleted. Unrecorded ledgers,
     such as those of a trim, are not counted.
 
-    A bookie has collected a ledger when it has no entry of it any more (gcWaitTime); each one is asked for the last
+    A bookie has collected a ledger when it has no entry of it any more (gcWaitTime); each one is queried for the last
     hundred. Its files shrink when an entry log has no ledger left, or by compaction: it counts these bytes since its
-    start, whoever deleted the ledgers.
+    start, for whatever deleted ledgers.
 
     Example: pulsar-sidecar ledger-deletion reclaimed --hours 4
     """

@@ -76,7 +76,7 @@ def delete(
     If a broker does not finish in time, the sidecars continue the deletion, and the command follows it. Exit code 4
     where the command stops waiting, or the deletion is stuck: it prints the state, and the sidecars still continue.
     If one of several topics is not deleted, the command continues with the others, prints it, and exits with 4.
-    It also prints remarks on deleted topics, such as that a broker deleted one before it was asked.
+    It also prints remarks on deleted topics, such as that a broker deleted one before the sidecar's request.
     "-" reads one topic a line from standard input; empty lines and lines that begin with # are ignored.
     The sidecar refuses a shadow topic, because brokers delete its source's ledgers with it, and the source of a shadow
     topic unless --confirm-source-data-loss names it.
@@ -249,7 +249,7 @@ def _namespace_followed(
                 if status.state is not OperationState.RUNNING:
                     return status
             except (ServiceRefusedError, UnreachableError) as error:
-                # The deletion continues while one sidecar, or its metadata store, does not answer.
+                # The deletion continues while one sidecar, or its metadata store, does not respond.
                 if not _may_pass(error):
                     raise
                 reason = str(error)

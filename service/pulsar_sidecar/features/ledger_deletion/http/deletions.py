@@ -1,4 +1,4 @@
-"""Routes that delete namespaces, and that list, follow and abandon deletions; any sidecar answers."""
+"""Routes that delete namespaces, and that list, follow and abandon deletions; any sidecar responds."""
 
 from collections.abc import Callable
 from functools import partial
@@ -42,7 +42,7 @@ _NamespaceOperationId = Annotated[
 
 
 def deletions_of(routes: APIRouter, answer: type[object]) -> Callable[..., Callable[[Endpoint], Endpoint]]:
-    """Declare at a path a DELETE that answers 204, or 202 with ``answer`` while the sidecars continue."""
+    """Declare at a path a DELETE that returns 204, or 202 with ``answer`` while the sidecars continue."""
     continued = {"model": answer, "description": "The sidecars continue the deletion; Location follows it."}
     return partial(routes.delete, status_code=204, response_description="Deleted.", responses={_ACCEPTED: continued})
 
@@ -88,7 +88,7 @@ def add_topic_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.post(f"{_PATH}/{{operationId}}/abandon")
     @takes(Right.OWNED_CHANGE)
     def abandon_topic_deletion(operation_id: _OperationId, request: Request, owners: Owners) -> FollowedDeletion:
-        """End a topic deletion, even if this version cannot read it; the answer names what is left.
+        """End a topic deletion, even if this version cannot read it; the response names the remainder.
 
         The sidecars send brokers no further requests. They evaluate the records as usual, so referenced ledgers stay.
         404: it is not running.
@@ -119,7 +119,7 @@ def add_namespaces(routes: APIRouter, service: LedgerDeletion) -> None:
             While the deletion runs, the same call follows it. 404: brokers know no such namespace. 405: brokers do not
             allow it with ``force`` (``forceDeleteNamespaceAllowed``). 409: it is not empty and ``force`` is not given,
             or a shadow topic in it has its source elsewhere, or the other way round. 412: it has more than one
-            replication cluster. Its only cluster is another one, to which brokers redirect: 307 to that cluster's
+            replication cluster. If its only cluster is a different one, brokers redirect to it: 307 to that cluster's
             sidecar, if ``clusterUrls`` names it, else 502.
             """
             status = service.delete_namespace(

@@ -60,7 +60,7 @@ def add_parts(routes: APIRouter, service: LedgerDeletion) -> None:
         ) -> Response:
             """Delete a subscription in two phases: record its cursor's ledger and delayed index, then call a broker.
 
-            The broker decides by the caller's own credential, and its answer is the caller's. 202: the broker did not
+            The broker decides by the caller's own credential, and its response is the caller's. 202: the broker did not
             answer, and the sidecars continue. 503: the ledgers could not be recorded, so no broker was called.
             """
             raise _not_passed()

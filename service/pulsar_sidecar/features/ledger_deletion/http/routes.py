@@ -152,7 +152,7 @@ def _add_shadow_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
         ) -> results.ShadowDeletionStatus:
             """Delete a shadow topic, partitioned or not, without touching its source's ledgers: one stage a call.
 
-            Call it until it answers 200; any sidecar can take the next call. 409: it is not a shadow topic, or clients
+            Call it until it returns 200; any sidecar can take the next call. 409: it is not a shadow topic, or clients
             are connected to it.
             """
             status = service.delete_shadow(topic, requested_by=request.state.caller.role)
@@ -191,7 +191,7 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
         return CachedReading(service.status, service.last_status)
 
     async def estimated() -> results.InflightEstimate:
-        # Brokers and load balancers poll this call. What is in memory is answered right away: handing the request to a
+        # Brokers and load balancers poll this call. Values in memory are returned right away: handing the request to a
         # thread would make it wait twice for the interpreter that the worker keeps busy.
         return service.cached_inflight() or await measured().within_timeout()
 
@@ -201,7 +201,7 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
         """Return the number of pending records (PIP-186 ``BrokerStats``).
 
         The header ``X-Pulsar-Sidecar-Age-Ms`` has its age in milliseconds: a second at most, or more while brokers do
-        not answer.
+        not respond.
         """
         estimate = await estimated()
         return JSONResponse(estimate.count, headers={AGE_HEADER: str(estimate.age_ms)})
@@ -217,7 +217,7 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
     async def ledger_deletion_status() -> results.ServiceStatus:
         """Return the state of ledger deletion, even while the feature is off.
 
-        If the cluster does not answer within 2 seconds, it is the last one that was read; ``asOfMs`` is its time.
+        If the cluster does not respond within 2 seconds, it is the last one that was read; ``asOfMs`` is its time.
         """
         return await status().within_timeout()
 
@@ -236,9 +236,9 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.get("/ledger-deletion/reclaimed")
     @takes(Right.CLUSTER_STATE)
     def reclaimed(parameters: Annotated[requests.ReclaimParameters, Query()]) -> results.Reclaim:
-        """Return what bookies have given back of the recorded ledgers that were deleted.
+        """Return the space that bookies have given back of the recorded ledgers that were deleted.
 
-        Each bookie is asked for entries of the last hundred, and for the bytes by which its files have shrunk.
+        Each bookie is queried for entries of the last hundred, and for the bytes by which its files have shrunk.
         """
         return service.reclaimed(parameters.hours)
 

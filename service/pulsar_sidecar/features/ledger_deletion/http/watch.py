@@ -1,6 +1,6 @@
 """Routes of the watch for leaked ledgers.
 
-Only the watching sidecar lists and explains leaks, so the others redirect to it; any sidecar answers everything else.
+Only the watching sidecar lists and explains leaks, so the others redirect to it; any sidecar serves everything else.
 """
 
 from typing import Annotated, TypeVar
@@ -121,7 +121,7 @@ def add_watch(routes: APIRouter, service: LedgerDeletion) -> None:
     ) -> Leak | Response:
         """Append a leaked ledger to the pending-deletion topic even if ``ledgerDeletionWatch=report``.
 
-        The watch evaluates it once more and appends it if it is still deletable, which takes seconds; then it answers.
+        The watch evaluates it once more and appends it if it is still deletable, which takes seconds; then it responds.
         The second phase checks it again. 307: call the sidecar that watches. 404: the ledger is not among those
         that nothing references. 409: it is not leaked, it is held, or the brake is engaged. 503: it was not
         appended, such as when another sidecar begins to watch; retry the request.

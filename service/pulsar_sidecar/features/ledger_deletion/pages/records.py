@@ -25,7 +25,7 @@ router = APIRouter()
 
 @router.get(_PENDING)
 async def pending(request: Request) -> Response:
-    """Show records in order of publishing; brokers read them from topics, so an answer is reused for a while."""
+    """Show records in order of publishing; brokers read them from topics, so a response is reused for a while."""
     offset = offset_of(request)
     reading = await read(request, f"{BASE}/pending", {"limit": PAGE_ROWS, "offset": offset}, _KEEP_PENDING_SECONDS)
     records = reading.parsed(list[PendingRecord]) or ()
@@ -42,7 +42,7 @@ async def pending(request: Request) -> Response:
 
 @router.get(_DEAD_LETTERS)
 async def dead_letters(request: Request) -> Response:
-    """Show dead letters, oldest first; brokers read them from a topic, so an answer is reused for half a minute."""
+    """Show dead letters, oldest first; brokers read them from a topic, so a response is reused for half a minute."""
     after = request.query_params.get("after") or None
     parameters = {"limit": PAGE_ROWS, "after": after}
     reading = await read(request, f"{BASE}/dead-letters", parameters, _KEEP_DEAD_LETTERS_SECONDS)

@@ -361,7 +361,7 @@ def _decide_in_use(facts: Facts, by: Guard, policy: DeletionPolicy) -> Verdict:
                 OutcomeReason.MAY_STILL_SHRINK, f"{detail}, it was marked at version {mark.marked_version}"
             )
         return Keep(OutcomeReason.IN_USE, f"{detail}, it was marked at version {mark.marked_version}")
-    # A broker that got a request before the operation's end, and did not answer, may still be at work.
+    # A broker that got a request before the operation's end, and did not respond, may still be at work.
     return _wait_to_shrink(facts, detail, policy)
 
 

@@ -39,7 +39,7 @@ class AdaptiveLimit:
 
     Only a probe during which a deletion was in flight measures what deletions do to others. It is late when it takes
     longer than ``factor`` times the idle 99th percentile, of at least 5 ms. A late probe halves the level; one over 100
-    ms, or no answer for seconds, sets it to 1. Thread-safe.
+    ms, or no response for seconds, sets it to 1. Thread-safe.
     """
 
     def __init__(self, clock: Clock, factor: float) -> None:
@@ -70,7 +70,7 @@ class AdaptiveLimit:
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """Wrap a transaction with deletions, from sending it to its answer."""
+        """Wrap a transaction with deletions, from sending it to its response."""
         with self._lock:
             self._in_flight += 1
         try:
@@ -103,7 +103,7 @@ class AdaptiveLimit:
 
     @contextmanager
     def probing(self) -> Iterator[None]:
-        """Wrap a probe, from sending it to its answer; one that fails is not observed."""
+        """Wrap a probe, from sending it to its response; one that fails is not observed."""
         began = self._clock.monotonic_seconds()
         with self._lock:
             self._probed_at = began

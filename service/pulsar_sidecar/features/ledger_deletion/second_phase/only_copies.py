@@ -1,7 +1,7 @@
 """Reading of copies in tiered storage that lists name as the only ones, before another copy of the ledger goes.
 
 A copy may take longer to read than facts stay fresh, and a batch may have many. So each call reads for some seconds,
-and a copy that was whole counts as whole for some minutes: nobody writes to it again.
+and a copy that was whole counts as whole for some minutes: nothing writes to it again.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -62,7 +62,7 @@ class OnlyCopies:
         try:
             is_whole = self._is_whole(copy.ledger_id, copy.context, copy.managed_ledger)
         except SidecarError as error:
-            # A storage that does not answer, or is not configured, blocks no other ledger.
+            # A storage that does not respond, or is not configured, blocks no other ledger.
             return Unreadable(str(error))
         if is_whole:
             now = self._clock.monotonic_seconds()

@@ -1,6 +1,6 @@
 """Requests to brokers to delete marked nodes, and detection of partitions that clients recreated meanwhile.
 
-Invariant: a recreated topic, subscription or schema is another one, and the sidecar never requests its deletion.
+Invariant: a recreated topic, subscription or schema is a different one, and the sidecar never requests its deletion.
 """
 
 from contextlib import suppress

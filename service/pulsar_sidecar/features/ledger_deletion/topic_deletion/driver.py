@@ -71,7 +71,7 @@ class Attempt:
     Attributes:
         state: state after the attempt; unless it is RUNNING, the operation's node is gone.
         left_behind: leftovers, certain or possible, of a topic whose deletion is DONE, and how to remove them.
-        lasting: True if the cause of the failure will not pass by itself, so that a caller need not wait for the next
+        lasting: True if the cause of the failure is permanent, so that a caller need not wait for the next
             attempt.
     """
 
@@ -126,7 +126,7 @@ class TopicDeleter:
 
         Raises:
             NotFoundError: there is no such partitioned topic.
-            RefusedBeforehandError: the topic has partitions and the request says it has none, or vice versa.
+            RefusedBeforehandError: the topic has partitions and the request states it has none, or vice versa.
             DataLossError: the topic is a shadow, or the source of one and the caller did not confirm the loss.
         """
         partitions = stored_partitions(self.store, topic) if partitioned else None
@@ -199,7 +199,7 @@ class TopicDeleter:
         return HeldOperation(operation, version, nodes)
 
     def attempt(self, held: HeldOperation) -> Attempt:
-        """Record referenced ledgers, send one request to the broker, and read what is left.
+        """Record referenced ledgers, send one request to the broker, and read the remainder.
 
         After any error another sidecar may take over the operation.
         """
@@ -266,7 +266,7 @@ class TopicDeleter:
     def _record(self, trying: _AttemptState) -> None:
         held = trying.held.with_state(trying.held.operation)
         if held.operation.part is not None:
-            # Before it deletes a part of a topic, the broker checks by itself.
+            # Before it deletes a part of a topic, the broker runs its own checks.
             trying.held, trying.seen = self.recorder.record(held, trying.nodes, lambda _: None)
             return
         # Recording loads the topic, and merely loading a shadow may destroy its source's data.
@@ -317,7 +317,7 @@ class TopicDeleter:
         while (held := self.operations.take_due(due)) is not None:
             if held.operation.incarnations:
                 return held
-            # Nothing was marked and no caller waits for the broker's answer: a topic with that name now is a new one.
+            # Nothing was marked and no caller waits for the broker's response: a topic with that name now is a new one.
             self.operations.end(held.operation.operation_id)
         return None
 
@@ -336,7 +336,7 @@ class TopicDeleter:
             node = self.store.read(operation_path(held.operation.operation_id))
             if node is None:
                 return self._ended_elsewhere(held)
-            # Another version is another sidecar's write, or our own whose answer was lost.
+            # Another version is another sidecar's write, or our own whose response was lost.
             current = held.operation if node.version == held.version else decode_operation(node.data)
             later = after_failure(current, reason, self.store.now_ms(), lasting=lasting)
             with self.steps.taking(Step.ATTEMPT_PUT_OFF):

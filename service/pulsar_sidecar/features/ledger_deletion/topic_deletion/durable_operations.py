@@ -112,7 +112,7 @@ class DurableOperations:
         return held
 
     def _due_once_driven(self, operation_id: OperationId, due: Callable[[Node], Held | None]) -> Held | None:
-        # A driver's node with this sidecar's name stems from a lost answer, or from an earlier process's session.
+        # A driver's node with this sidecar's name stems from a lost response, or from an earlier process's session.
         self._resign(operation_id)
         with self.steps.taking(Step.OPERATION_HELD):
             is_driver = self._leadership(operation_id).take()
@@ -185,7 +185,7 @@ class DurableOperations:
                 result = self.store.delete(operation_path(operation_id))
             if result in (DeletionResult.DELETED, DeletionResult.GONE):
                 self.forget(operation_id)
-                # Gone after a lost answer: presumably this call removed it.
+                # Gone after a lost response: presumably this call removed it.
                 return result is DeletionResult.DELETED or may_have_removed
             may_have_removed = True
         raise TemporaryError(f"the end of the deletion {operation_id} could not be stored; a sidecar continues it")

@@ -1,4 +1,4 @@
-"""Progress of topic deletions: status of the node, what is left, when it counts as stuck, and the end.
+"""Progress of topic deletions: status of the node, remainder, stuck deletions, and the end.
 
 Invariant: everything reported was read. An ended deletion has no node, so only the outcome topic can show its end.
 """
@@ -47,7 +47,7 @@ def after_failure(operation: Operation, reason: str, now_ms: int, *, lasting: bo
 
     Two failures are the same if their reasons are, apart from words with digits: ids, addresses, counts. A failure
     before the due time is not counted: while a caller waits, attempts follow each other within seconds, and a broker's
-    restart may cause ten. A ``lasting`` one does not pass by itself, and is retried quickly until it counts as stuck.
+    restart may cause ten. A ``lasting`` one is permanent, and is retried quickly until it counts as stuck.
     """
     is_same = operation.failures > 0 and _kind(operation.last_reason) == _kind(reason)
     failures = operation.failures + (now_ms >= operation.not_before_ms) if is_same else 1
@@ -156,7 +156,7 @@ def status_of(node: Node, awaited: Callable[[], str] | None = None) -> TopicDele
 
 
 def warnings_of(deletions: Sequence[TopicDeletionStatus]) -> list[str]:
-    """Return warnings, with remedies, about deletions that do not continue by themselves."""
+    """Return warnings, with remedies, about deletions that do not continue on their own."""
     texts = [
         f"the deletion of {each.subject} ({each.operation_id}) is {each.state.value}: {each.reason}; {each.remedy}"
         for each in deletions

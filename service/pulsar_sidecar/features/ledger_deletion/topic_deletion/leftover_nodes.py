@@ -1,10 +1,10 @@
 """Leftovers of deleted topics besides ledgers: schema nodes whose references dangle.
 
 A broker that deletes a topic reads the newest version of its schema first, and skips the whole schema if that ledger is
-missing (4.0.8, ``BookkeeperSchemaStorage.deleteSchema`` without force). Because of the leftover node brokers answer 500
+missing (4.0.8, ``BookkeeperSchemaStorage.deleteSchema`` without force). Because of the leftover node brokers return 500
 to every request for the schema of the next topic of that name.
 
-Invariant: the sidecar removes a node only at the version that it read, and only after the metadata store answered that
+Invariant: the sidecar removes a node only at the version that it read, and only after the metadata store reported that
 the topic is gone and that none of the ledgers that this version names exists. It leaves any other node, and reports it
 with the command that removes it.
 """

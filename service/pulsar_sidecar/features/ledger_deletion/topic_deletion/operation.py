@@ -216,7 +216,7 @@ class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_de
 
 @decodable
 class PartOperation(Operation, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Deletion of a subscription or a schema whose broker did not answer.
+    """Deletion of a subscription or a schema whose broker did not respond.
 
     A version that knows only deletions of whole topics must not mistake it for one, so the topic's field has another
     name.
@@ -325,7 +325,7 @@ class ShadowDeletion(DeletionNode, frozen=True, kw_only=True, rename="camel"):
 
 
 def remedy_of(operation_id: OperationId, state: OperationState) -> str | None:
-    """Return what to do about a deletion that does not continue by itself; None for others."""
+    """Return the remedy for a deletion that does not continue on its own; None for others."""
     end = f"end it with: pulsar-sidecar ledger-deletion abandon {operation_id}"
     match state:
         case OperationState.STUCK:

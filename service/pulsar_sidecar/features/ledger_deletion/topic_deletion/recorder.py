@@ -252,7 +252,7 @@ class Recorder:
     def _load(self, operation: Operation) -> None:
         """Load the topics before their deletion, where a broker can.
 
-        A broker that becomes the owner of a bundle loads its topics by itself (``PulsarService.loadNamespaceTopics``).
+        A broker that becomes the owner of a bundle loads its topics unasked (``PulsarService.loadNamespaceTopics``).
         If a deletion makes it the owner, it opens the managed ledger and deletes it at the same time, and no node links
         the ledger that opening creates. A loaded topic is fenced first, and the ledger that loading created is recorded
         with the rest.

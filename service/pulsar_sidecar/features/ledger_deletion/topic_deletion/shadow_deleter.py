@@ -2,8 +2,8 @@
 
 A shadow's managed ledger lists its source's ledgers, and stock brokers delete whatever a topic lists. So the sidecar
 requests the shadow's deletion only when none of its nodes leads to the source any more and no broker has it loaded.
-Invariant: wherever it stops, no broker is told to delete, or left free to trim, a topic that lists a ledger of the
-source. Any sidecar can repeat every stage from its beginning.
+Invariant: wherever it stops, no broker gets a request to delete, or stays free to trim, a topic that lists a ledger of
+the source. Any sidecar can repeat every stage from its beginning.
 """
 
 import json

@@ -32,7 +32,7 @@ class Shadows(Protocol):
         """Return the shadows of these topics in any namespace, as of a moment after the call began.
 
         Raises:
-            UndecodableError: an unreadable node may be the one of a shadow of theirs.
+            UndecodableError: an unreadable node may be that of one of their shadows.
             TemporaryError: the shadows are unknown now.
         """
 

@@ -85,7 +85,7 @@ class TopicChanges(Protocol):
 
         Raises:
             ChangesLostError: the connection broke since `arm`.
-            TemporaryError: the server did not answer; the next call returns these changes too.
+            TemporaryError: the server did not respond; the next call returns these changes too.
         """
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class TopicChanges(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WalkedNode:
-    """Node below ``/managed-ledgers`` or ``/schemas``; ``unreadable`` says why it may not be read."""
+    """Node below ``/managed-ledgers`` or ``/schemas``; ``unreadable`` is why it may not be read."""
 
     path: str
     data: bytes
@@ -115,7 +115,7 @@ class WholeStore(Protocol):
 
         Each piece comes with the number of nodes that were read for it. Some are no topic's
         (`ownership.paths.is_topic_node`). The rate has no bound while ``hurry`` is set. A piece may be older than
-        changes that were heard before it.
+        changes that were received before it.
 
         Raises:
             TemporaryError: also where a node may not be read.

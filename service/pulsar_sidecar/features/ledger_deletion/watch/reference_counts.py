@@ -247,7 +247,7 @@ class ReferenceCounts:
 
 
 def _vanished(path: str, before: NamedLedgers, now: NamedLedgers) -> list[Vanished]:
-    """Return what a node no longer names; nothing for a shadow, whose ledgers and copies are its source's."""
+    """Return a node's dropped references; none for a shadow, whose ledgers and copies are its source's."""
     if before.of_shadow or now.of_shadow:
         return []
     gone: list[Vanished] = [

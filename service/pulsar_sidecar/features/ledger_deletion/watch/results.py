@@ -1,4 +1,4 @@
-"""Answers of the watch for leaked ledgers (`workflow.watch_calls.WatchCalls`).
+"""Results of the watch for leaked ledgers (`workflow.watch_calls.WatchCalls`).
 
 Times are milliseconds on the metadata store's clock.
 """

@@ -87,7 +87,7 @@ class LeakHandling:
         """Run the periodic maintenance, once a second.
 
         Raises:
-            SidecarError: the store, a broker or a bookie did not answer; the next call does the rest.
+            SidecarError: the store, a broker or a bookie did not respond; the next call does the rest.
         """
         tracker = self._tracker
         tracker.refresh_control()

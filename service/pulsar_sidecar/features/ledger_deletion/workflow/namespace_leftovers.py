@@ -63,7 +63,7 @@ class Leftovers:
         self._record(topic, {}, load=False)
 
     def remove(self) -> str | None:
-        """Record and remove what a deleted namespace left in the store; return why something stays, if so.
+        """Record and remove leftovers of a deleted namespace in the store; return why something stays, if so.
 
         Raises:
             TemporaryError: something could not be read, sent or removed; try again.

@@ -1,9 +1,9 @@
-"""What bookies have given back of what was deleted.
+"""Space that bookies have given back of deleted ledgers.
 
 A bookie gives space back in two steps. A collection removes ledgers without metadata from its index, and deletes the
-entry-log files in which no ledger is left; compaction rewrites the others. Of the first step the proof is that it no
-longer has an entry of a ledger. Of the second it counts the bytes by which its files shrank, whoever deleted ledgers.
-Invariant: a bookie that does not answer has collected nothing as far as is known.
+entry-log files in which no ledger is left; compaction rewrites the others. The first step is proven once the
+bookie has no entry of a ledger any more; of the second it reports the bytes by which its files shrank, for all ledgers.
+Invariant: a bookie that does not respond has collected nothing as far as is known.
 """
 
 from collections import OrderedDict
@@ -28,7 +28,7 @@ from pulsar_sidecar.ownership.paths import ledger_path
 
 _HOUR_MS: Final = 3_600_000
 _ASKED: Final = 100
-"""Number of the last deleted ledgers that each bookie is asked for."""
+"""Number of the last deleted ledgers that each bookie is queried for."""
 COUNTED: Final = 100_000
 """Number of the last deleted ledgers that are counted, which bounds the memory."""
 _STATUS_HOURS: Final = 24.0
@@ -68,7 +68,7 @@ class Reclaiming:
         self.last: Reclaim | None = None
 
     def run(self, stop: StopSignal) -> None:
-        """Take the status's readings until stopped, so that no caller waits for bookies."""
+        """Refresh the readings for the status until stopped, so that no caller waits for bookies."""
         while not stop.is_set():
             began = self._clock.monotonic_seconds()
             try:
@@ -79,7 +79,7 @@ class Reclaiming:
             self._clock.wait_seconds(max(_STATUS_PERIOD_SECONDS, took * _LONGEST_SHARE), stop)
 
     def reclaimed(self, hours: float, stop: StopSignal) -> Reclaim:
-        """Return what bookies have given back of the recorded ledgers that were deleted in the last ``hours``.
+        """Return the space that bookies have given back of recorded ledgers deleted in the last ``hours``.
 
         Raises:
             TemporaryError: the outcome topic or the metadata store could not be read.

@@ -91,7 +91,7 @@ class Configuration:
 
     Attributes:
         watchdog_late_ms: delay after which the sidecar reads a retry itself, bypassing the delayed tracker.
-        topic_deletion_wait_ms: time that a call waits for a topic deletion before it answers RUNNING.
+        topic_deletion_wait_ms: time that a call waits for a topic deletion before it returns RUNNING.
         undelete_lookback_ms: time span of the outcome topic that `undelete` searches.
         undelete_protection_ms: time for which nothing deletes a restored ledger.
         watch: settings of the watch for leaked ledgers.
@@ -116,7 +116,7 @@ class Ports:
 
     Attributes:
         endangered_source: returns the source whose ledgers brokers may delete when they load this shadow (PIP-180), or
-            None; loads nothing, and raises `TemporaryError` when the metadata store or the brokers do not answer.
+            None; loads nothing, and raises `TemporaryError` when the metadata store or the brokers do not respond.
         metadata_mismatch: returns the difference between the brokers' metadata store and the sidecar's; None if they
             are the same. Raises `TemporaryError` when the brokers do not report theirs.
         limit: adaptive limit of the store's adapter, for display; None when it is switched off.
@@ -145,8 +145,8 @@ class Ports:
 class BacklogCache:
     """Cache of the brokers' backlog, measured ahead of the calls that need it; thread-safe.
 
-    Calling the brokers takes longer than an answer may take. So while calls come in, a thread keeps measuring, and
-    answers come from memory. Invariant: an answer was measured at most a second ago, or is measured now; only `last`
+    Calling the brokers takes longer than a caller may wait. So while calls come in, a thread keeps measuring, and
+    responses come from memory. Invariant: a response was measured at most a second ago, or is measured now; only `last`
     may be older, while brokers hang.
     """
 
@@ -439,7 +439,7 @@ class Runtime:
         return None if backlog is None else self._estimate(backlog)
 
     def inflight_or_last(self) -> tuple[InflightEstimate | None, int | None]:
-        """Return the estimate and the number of dead letters; the last known ones while brokers do not answer."""
+        """Return the estimate and the number of dead letters; the last known ones while brokers do not respond."""
         backlog = self._backlog.within(_SHOWN_SECONDS, self.stop) or self._backlog.last()
         return (None, None) if backlog is None else (self._estimate(backlog), backlog.dead_letters)
 

@@ -273,7 +273,7 @@ class LedgerDeletion:
         return operation if operation.incarnations else None
 
     def continue_part(self, operation: PartOperation) -> TopicDeletionStatus:
-        """Continue a deletion whose broker did not answer, as `delete_topic` does once it is persisted."""
+        """Continue a deletion whose broker did not respond, as `delete_topic` does once it is persisted."""
         status, refusal = self._in_time(lambda: None, partial(self._runtime.deleter.persist, operation))
         if refusal is not None:
             raise refusal
@@ -364,7 +364,7 @@ class LedgerDeletion:
             InvalidInputError: the ledger is not the one that the record describes.
             PermanentError: only an operator can remove the obstacle.
             TemporaryError: deletion is paused, or the ledger cannot be evaluated yet.
-            OutcomeUnknownError: the answer to its deletion was lost.
+            OutcomeUnknownError: the response to its deletion was lost.
         """
         self.require_ready()
         control = self._runtime.control
@@ -394,7 +394,7 @@ class LedgerDeletion:
         return self._runtime.inflight()
 
     def cached_inflight(self) -> InflightEstimate | None:
-        """Return the estimate from memory, at once; None where only `estimated_inflight` can tell."""
+        """Return the estimate from memory, at once; None where only `estimated_inflight` knows it."""
         return self._runtime.cached_inflight() if self._runtime.configuration.enabled else None
 
     def last_inflight(self) -> InflightEstimate | None:
@@ -476,7 +476,7 @@ class LedgerDeletion:
         return self._runtime.trend.read()
 
     def reclaimed(self, hours: float) -> Reclaim:
-        """Ask bookies what they have given back; raises what `Reclaiming.reclaimed` does."""
+        """Read the space that bookies have given back; raises what `Reclaiming.reclaimed` does."""
         self.require_ready()
         return self._runtime.reclaiming.reclaimed(hours, self._runtime.stop)
 
@@ -562,9 +562,9 @@ class LedgerDeletion:
 
 
 def _answer(outcome: RecordOutcome) -> LedgerDeletionAnswer:
-    """Convert an outcome to the answer of a direct call, or raise.
+    """Convert an outcome to the result of a direct call, or raise.
 
-    The error's text says why the ledger stays; all but "still in use" begin with the `OutcomeReason`.
+    The error's text gives the reason; all but "still in use" begin with the `OutcomeReason`.
     """
     if outcome.decision is Decision.DELETED:
         return LedgerDeletionAnswer.DELETED

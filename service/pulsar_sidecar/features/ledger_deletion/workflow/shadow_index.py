@@ -3,7 +3,7 @@
 One thread (`ShadowIndex.run`) makes all refreshes, one by one. A refresh gets the topics' nodes that changed and
 reads only these, so its cost does not depend on the number of topics. At the start, whenever changes may have been
 missed, and every six hours, a refresh sets the watches and reads the nodes of all topics: at the start and after a
-loss as fast as the store answers, since the next deletion waits for it. If changes cannot be watched, each refresh
+loss as fast as the store responds, since the next deletion waits for it. If changes cannot be watched, each refresh
 reads all of them.
 
 Invariant: a caller gets the result of a refresh that began after the call, and all waiting callers share it. A
@@ -85,7 +85,7 @@ class ShadowIndex:
     # --- queries -----------------------------------------------------------------------------------------------------
 
     def shadows_of(self, sources: Collection[TopicName]) -> Sequence[Shadow]:
-        """See `Shadows.shadows_of`; while a call waits, the index reads topics as fast as the store answers."""
+        """See `Shadows.shadows_of`; while a call waits, the index reads topics as fast as the store responds."""
         with self._turn:
             self._wait_urgently()
             return self._known.of(sources)
@@ -200,7 +200,7 @@ class ShadowIndex:
             self._read_all(is_watched)
         finally:
             with self._turn:
-                # If it fails again and again, it loads the servers no more than the setting says.
+                # If it fails again and again, it loads the servers no more than the setting allows.
                 self._is_urgent = False
                 self._slow_down()
 

@@ -215,7 +215,7 @@ class LeakWatch:
                 log.warning("changes may have been missed; the sidecar reads everything again", error=str(error))
                 return True
             except SidecarError as error:
-                # For example, brokers do not answer: the watch continues, and tries again.
+                # For example, brokers do not respond: the watch continues, and tries again.
                 self._failure = str(error)
             clock.wait_seconds(_COALESCE_SECONDS, stop)
         return True
@@ -263,7 +263,7 @@ class LeakWatch:
 
     @property
     def leads(self) -> bool:
-        """True if this sidecar watches, so that its answers are complete."""
+        """True if this sidecar watches, so that its responses are complete."""
         return self._state is not WatchState.STANDBY
 
     def readings(self) -> WatchStatus:

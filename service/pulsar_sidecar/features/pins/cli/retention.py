@@ -55,7 +55,7 @@ def sweep(
 ) -> None:
     """Find topics that no broker has loaded, with ledgers past retention; trim them.
 
-    Brokers trim only the topics that they have loaded, so nobody trims these. The output has the bytes that a trim
+    Brokers trim only the topics that they have loaded, so these are not trimmed. The output has the bytes that a trim
     would free, by tenant, namespace and topic. Ledgers that a subscription still needs are not counted.
 
     Without --execute it loads no topic, and changes nothing. A topic is left, with the reason, if loading it could do
