@@ -1,4 +1,4 @@
-"""What every test may ask for: a real cluster, chosen in ``tests.cluster.choosing``.
+"""Fixtures of every test: a real cluster, chosen in ``tests.cluster.choosing``.
 
 Generated examples are new in every run on a developer's machine; where ``CI`` is set they are the same in every run, so
 that a change is judged by what it changes. The fast check looks at 50 examples of each. ``HYPOTHESIS_PROFILE`` chooses

@@ -56,7 +56,7 @@ def dumped_nodes(directory: Path, subtree: Subtree) -> list[dict[str, Any]]:
 
 
 def open_to_others(directory: Path) -> list[Path]:
-    """What of a dump, a listing or an audit users other than its owner may read or write, or its owner may not."""
+    """Return files of a dump, listing or audit that users other than its owner may access, or its owner may not."""
     wanted = {True: 0o700, False: 0o600}
     return [path for path in (directory, *directory.rglob("*")) if path.stat().st_mode & 0o777 != wanted[path.is_dir()]]
 

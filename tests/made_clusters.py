@@ -71,7 +71,7 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 @dataclass(frozen=True, slots=True)
 class MadeUpCluster:
-    """So many groups of topics, and what is wrong with them.
+    """Groups of topics with their defects.
 
     A ledger's *slot* is its place in its group, after the slots of earlier groups: first the data ledgers of each
     topic, then the cursors' ledgers, then the schema's. Behind all groups are the slots of orphans, and ids follow from
@@ -356,7 +356,7 @@ def _ledger_paths(ids: Numbers) -> Bytes:
 
 
 def _sizes(ids: Numbers) -> Numbers:
-    """As different as real ones."""
+    """Sizes as different as real ones."""
     return FIRST_LEDGER + ids * 2_654_435_761 % (2**27)
 
 

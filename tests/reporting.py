@@ -1,4 +1,4 @@
-"""What benchmarks report: tables that go into ``docs/benchmarks.md`` as they are printed."""
+"""Reports of benchmarks: tables that go into ``docs/benchmarks.md`` as they are printed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

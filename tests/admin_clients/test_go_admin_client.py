@@ -25,7 +25,7 @@ def test_calls_end_the_same(broker: str, sidecar: SidecarProcess, go_client: Pat
 
 
 def test_fifty_at_once(sidecar: SidecarProcess, go_client: Path, preparing: Preparing) -> None:
-    """As Terraform applies and destroys a plan: each makes, changes, reads and deletes a namespace with a topic."""
+    """Like Terraform with a plan: each client makes, changes, reads and deletes a namespace with a topic."""
     preparing.tenant("applied")
     lines: list[dict[str, Any]] = [
         json.loads(line) for line in _run(go_client, "concurrently", sidecar.url, "applied").splitlines()

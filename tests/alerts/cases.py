@@ -1,4 +1,4 @@
-"""For each alert a recording at whose end it fires, and what an operator reads then."""
+"""Recordings at whose end each alert fires, and the operator's text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -131,7 +131,7 @@ def samples_of(text: str) -> list[float | None]:
 
 
 def _run(samples: Samples, start: int, step: float) -> int:
-    """For how many samples a value lasts, or counts on by the same step."""
+    """Number of samples for which a value lasts, or counts on by the same step."""
     first, length = samples[start], 1
     while start + length < len(samples):
         expected = None if first is None else first + step * length

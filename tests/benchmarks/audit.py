@@ -152,7 +152,7 @@ def _events(place: Path) -> Path:
 
 
 def _moved_mb(place: Path) -> dict[str, float]:
-    """What Spark's tasks shuffled, and what they spilled to a disk; nothing if no Spark job ran."""
+    """Megabytes that Spark's tasks shuffled and spilled to a disk; nothing if no Spark job ran."""
     lines = [line for file in _events(place).iterdir() for line in file.open() if '"SparkListenerTaskEnd"' in line]
     tasks = [json.loads(line).get("Task Metrics", {}) for line in lines]
     shuffled = sum(task.get("Shuffle Write Metrics", {}).get("Shuffle Bytes Written", 0) for task in tasks)

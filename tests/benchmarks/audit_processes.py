@@ -1,4 +1,4 @@
-"""What this process and everything below it used, whether it still lives or not."""
+"""Processor time and memory of this process and its descendants, living or ended."""
 
 import os
 import resource
@@ -33,7 +33,7 @@ def _living(pid: int) -> Iterator[int]:
 
 
 def _seconds(pid: int) -> float:
-    """Of one process and of those below it that have ended."""
+    """Processor seconds of one process and of its ended children."""
     with suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[11:15])) / _TICKS_PER_SECOND

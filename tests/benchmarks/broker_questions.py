@@ -1,4 +1,4 @@
-"""What a batch asks brokers in a large cluster: bytes and time of finding out which of its topics are loaded.
+"""Cost of finding a batch's loaded topics in a large cluster: bytes from brokers, and time.
 
 A real broker's answer about one topic is recorded and multiplied; brokers of that many topics answer it from another
 process, on sockets. The metadata store is in memory: in a cluster it adds four reads. The control is what the sidecar

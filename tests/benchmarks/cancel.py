@@ -181,7 +181,7 @@ class _Contenders:
         return [Table(title, _BULK, rows, [note, load]), self._a_day(results[0], sent)]
 
     def forgetting(self, count: int) -> Table:
-        """What the members use from the due time to the last cancellation that is forgotten."""
+        """Resources that members use from the due time to the last forgotten cancellation."""
         pids = {**self.addresses.members, "sidecar": self.sidecar.pid}
         before = self._open()
         due = now_ms() + _TO_FORGET_MS

@@ -1,4 +1,4 @@
-"""What a whole sidecar needs beside so many topics: memory, and seconds until it is ready, has deleted and watches.
+"""Needs of a whole sidecar beside so many topics: memory, and seconds until it is ready, has deleted and watches.
 
 The nodes are real, in a real ZooKeeper beside one bookie and one broker: for each topic a list, a cursor, a schema and
 ten ledgers. Brokers have loaded none of them, but one more topic, which is deleted as soon as the sidecar is ready.
@@ -38,7 +38,7 @@ _SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """Of one sidecar: seconds until ready, from then to the deletion, and until watching; processor seconds and MiB."""
+    """One sidecar: seconds until ready, from then to the deletion, and until watching; processor seconds and MiB."""
 
     version: str
     topics: int

@@ -1,4 +1,4 @@
-"""What hearing every change of ZooKeeper costs: the listener's processor time, and another client's latency.
+"""Cost of receiving every change of ZooKeeper: the listener's processor time, and another client's latency.
 
 One process changes topics' nodes at a steady rate; one listens, reads what changed and counts its ledgers, as the watch
 for leaked ledgers does; one is the other client, which reads and writes a node of its own. Rounds with the listener,
@@ -60,7 +60,7 @@ _SERVER_OPTIONS = ("-XX:TieredStopAtLevel=4", "-Xmx512m")
 
 @dataclass(slots=True)
 class _Listened:
-    """What a listener reports of one round."""
+    """A listener's report of one round."""
 
     named: int = 0
     processor_seconds: float = 0.0

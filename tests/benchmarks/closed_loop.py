@@ -17,7 +17,7 @@ _HUNDREDTHS = 100
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a contender did under load."""
+    """A contender's results under load."""
 
     per_second: float
     p50_ms: float

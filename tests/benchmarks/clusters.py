@@ -1,4 +1,4 @@
-"""What benchmarks run on: a cluster of this machine, and the processor time that all its processes used.
+"""Environment of benchmarks: a cluster of this machine, and the processor time that all its processes used.
 
 The members' JVMs are set to compile as servers do: the local cluster's own options make members start quickly, which
 is the opposite of what a measurement wants.
@@ -40,7 +40,7 @@ def versions(control: Path | None) -> dict[str, dict[str, str]]:
 
 
 def add_drain_arguments(parser: argparse.ArgumentParser) -> None:
-    """What every benchmark of a drain asks about its cluster."""
+    """Add the options of a drain's cluster, common to all its benchmarks."""
     parser.add_argument("--topics", type=int, default=20, help="the topics that they belong to, all of them loaded")
     add_cluster_argument(parser)
 
@@ -89,7 +89,7 @@ def resident_mb(pid: int) -> float:
 
 
 class ProcessorTime:
-    """What several processes used since it was made, by name."""
+    """Processor time of several processes since its creation, by name."""
 
     def __init__(self, pids: Mapping[str, int]) -> None:
         self._pids = pids

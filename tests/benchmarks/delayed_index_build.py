@@ -42,7 +42,7 @@ _ROLLOVER = {"managedLedgerMinLedgerRolloverTimeMinutes": "0"}
 
 
 class _Index(Enum):
-    """What the topic has when it is loaded."""
+    """Index of the loaded topic."""
 
     NONE = "no bucket"
     BROKERS = "the broker's buckets"

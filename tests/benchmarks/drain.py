@@ -128,7 +128,7 @@ def _turn(start: Starter, maker: OrphanMaker, addresses: ClusterAddresses, count
 def contender_starters(
     addresses: ClusterAddresses, scratch: Path, only: str, stack: ExitStack, left_out: Collection[str] = ()
 ) -> dict[str, Starter]:
-    """How each contender is had for a turn: a sidecar as a new process, since two would share the work."""
+    """Return how to start each contender for a turn: a sidecar as a new process, since two would share the work."""
     kept: dict[str, Starter] = {
         OWN_CLIENT: partial(_bookkeeper, OWN_CLIENT, own_driver(addresses), scratch),
         BROKERS_CLIENT: partial(_bookkeeper, BROKERS_CLIENT, pulsar_driver(addresses), scratch),

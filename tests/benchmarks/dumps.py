@@ -173,7 +173,7 @@ def _list(url: str, output: Path) -> int:
 
 
 def _shell(url: str, directory: Path) -> int:
-    """As ``bin/bookkeeper shell`` runs it, with the driver of ``zk+hierarchical``."""
+    """Run it like ``bin/bookkeeper shell``, with the driver of ``zk+hierarchical``."""
     directory.mkdir()
     conf = directory / "bookkeeper.conf"
     conf.write_text(f"metadataServiceUri=zk+hierarchical://{';'.join(parse_metadata_store_url(url).servers)}/ledgers\n")

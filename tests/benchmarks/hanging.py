@@ -1,4 +1,4 @@
-"""How soon each route answers while a broker, all brokers, ZooKeeper or all bookies hang.
+"""Response times of each route while a broker, all brokers, ZooKeeper or all bookies hang.
 
 Everything is asked in the first seconds, while 50 passed reads wait; and again half a minute later, when the sidecar
 knows what hangs.

@@ -68,7 +68,7 @@ class _Setup:
     drained: SidecarUnderLoad
 
     def idle_and_draining(self, who: str, host: str, port: int) -> list[tuple[str, ...]]:
-        """How quickly a server answers while nothing is deleted, and while the sidecar drains a backlog."""
+        """Measure response times while nothing is deleted, and while the sidecar drains a backlog."""
         wait_until_quiet(self.addresses)
         with open_loop_client("http", host, port, self.arguments.rate, PATH) as client:
             client.over(2)

@@ -33,7 +33,7 @@ _LEAST_LATE_MS = 10
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the other client saw before and during one contender's turn, and what a ledger cost then.
+    """Latency of the other client before and during one contender's turn, and the cost of a ledger then.
 
     Attributes:
         cluster_ms: processor time of all members, milliseconds a ledger.

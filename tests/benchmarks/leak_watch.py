@@ -164,7 +164,7 @@ class _Walked:
 
 @dataclass(slots=True)
 class _Counted:
-    """What one process reports."""
+    """One process's report."""
 
     control_seconds: float = 0.0
     before: int = 0

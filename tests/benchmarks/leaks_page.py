@@ -30,7 +30,7 @@ class Mode(StrEnum):
 
 
 class Operation(StrEnum):
-    """What clients ask for; each leaves ledgers for the broker to delete."""
+    """Clients' operations; each leaves ledgers for the broker to delete."""
 
     TOPIC_DELETION = "topic deletion"
     TRIM = "trim"
@@ -47,7 +47,7 @@ class Operation(StrEnum):
 
 
 class Control(StrEnum):
-    """What is counted beside the operations."""
+    """Counts beside the operations."""
 
     IDLE = "topics that nobody touches"
     LEFT = "ledgers left on purpose"

@@ -118,7 +118,7 @@ def _peak_mb(samples: Sequence[Sample]) -> float:
 
 
 def _slope_mb(samples: Sequence[Sample]) -> float:
-    """How much the memory grew from the one end to the other, by a straight line through all samples."""
+    """Return the growth of memory from start to end, by a straight line through all samples."""
     count = len(samples)
     mean_at = sum(sample.seconds for sample in samples) / count
     mean_mb = sum(sample.resident_mb for sample in samples) / count

@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
 
 @dataclass(frozen=True, slots=True)
 class _Killed:
-    """What deletions came to while both brokers were killed.
+    """Outcomes of deletions while both brokers were killed.
 
     Attributes:
         left: ledgers of the deleted parts that nothing references afterwards.

@@ -1,4 +1,4 @@
-"""What passing a request to a broker costs, and a sidecar's memory during large uploads.
+"""Cost of passing a request to a broker, and a sidecar's memory during large uploads.
 
 The same request goes to the broker, through the sidecar, and through a proxy that does nothing else (`bare_proxy`);
 they take turns. Uploads go to a server in a broker's place that reads them and forgets them.

@@ -1,4 +1,4 @@
-"""What users do today beside Pulsar: a Redis sorted set of waiting messages, cancelled by removing members.
+"""Users' usual alternative beside Pulsar: a Redis sorted set of waiting messages, cancelled by removing members.
 
 The server is Debian's ``redis-server``, on a free port of the loopback address, with its log written for every command
 (``appendfsync always``), which is the durability that the other contenders have.

@@ -1,4 +1,4 @@
-"""What a Key_Shared subscription's own consumers notice while the sidecar's helper consumer comes and goes.
+"""Effects on a Key_Shared subscription's own consumers while the sidecar's helper consumer comes and goes.
 
 Messages without a delay are published at a steady rate over many keys; three consumers acknowledge them at once. In one
 phase no client cancels; in the others a delayed message of the same subscription is cancelled so many times a second,
@@ -108,7 +108,7 @@ def _publish(topic: DelayedTopic, arguments: argparse.Namespace, seconds: int) -
 
 @dataclass(slots=True)
 class _Seen:
-    """What the consumers were given: for each key the numbers in order, and how long each took."""
+    """Messages that the consumers received: for each key the numbers in order, with their latencies."""
 
     numbers: dict[str, list[int]] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)

@@ -50,7 +50,7 @@ WINDOWS = {"light": {"viewport": {"width": 1280, "height": 900}}, "dark": {"view
 
 @pytest.fixture(scope="module")
 def sidecar(cluster: ClusterUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SidecarProcess]:
-    """On a cluster where ledgers were left, deletions wait, messages are delayed, and cursors have holes."""
+    """A cluster where ledgers were left, deletions wait, messages are delayed, and cursors have holes."""
     directory = tmp_path_factory.mktemp("tour")
     with closing(Workload(cluster)) as workload, closing(Sidecars(cluster.addresses, directory)) as sidecars:
         workload.create_namespace(NAMESPACE)

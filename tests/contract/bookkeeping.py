@@ -128,7 +128,7 @@ class ClusterBookkeeping:
         return cursor_references(self.node(paths.cursor_path(topic.managed_ledger_name, CursorName(cursor))).data)
 
     def compacted_ledgers_in_tail(self, topic: TopicName, count: int) -> list[LedgerId | None]:
-        """What the last entries of the ``__compaction`` cursor's ledger hold; empty while there is no such ledger."""
+        """Return the last entries' contents in the ``__compaction`` cursor's ledger; empty without such a ledger."""
         ledger_id = self.cursor(topic, "__compaction").cursor_ledger
         if ledger_id is None:
             return []

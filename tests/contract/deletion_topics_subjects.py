@@ -27,7 +27,7 @@ _STEP_MS = 100
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a test of the topics needs: two sidecars' views of the same topics, and time."""
+    """Subject of a test of the topics: two sidecars' views of the same topics, and time."""
 
     topics: DeletionTopics
     other_sidecar: DeletionTopics

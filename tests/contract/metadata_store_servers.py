@@ -178,7 +178,7 @@ class Poison:
 
 @contextmanager
 def without_kazoo_log() -> Iterator[None]:
-    """For a test that lets kazoo's thread die: it would log the trace."""
+    """Silence kazoo, for a test that lets its thread die: it would log the trace."""
     logger = logging.getLogger("pulsar_sidecar.adapters.zookeeper.session.kazoo")
     logger.disabled = True
     try:

@@ -96,7 +96,7 @@ class OffloadStorage(Protocol):
         ...
 
     def parts(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> set[str]:
-        """Which of ``data`` and ``index`` are there."""
+        """Return the existing ones of ``data`` and ``index``."""
         ...
 
     def disappear(self) -> None:
@@ -411,7 +411,7 @@ class DirectoryStorage:
 
 @dataclass(slots=True)
 class Refusals:
-    """What an S3 server answers 503 to for now, as a bucket does that is over its limits."""
+    """Requests to which an S3 server returns 503, like a bucket over its limits."""
 
     deletions: bool = False
     indexes: bool = False

@@ -1,4 +1,4 @@
-"""Where snapshots of a delayed index are kept in tests: in memory, on fake bookies, and on a cluster's own."""
+"""Storages for snapshots of a delayed index in tests: in memory, on fake bookies, and on a cluster's own."""
 
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""What brokers and stores show of acknowledgements, in memory and on a cluster."""
+"""Acknowledgements as brokers and stores show them, in memory and on a cluster."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""How snapshots of a delayed index are kept (PIP-195), the same in memory and on bookies, fake or real; what fails."""
+"""Storage of a delayed index's snapshots (PIP-195), the same in memory and on bookies, fake or real; failures."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""How entries' metadata is read in bulk, in memory and from a cluster's bookies, brokers having written it."""
+"""Bulk reads of entries' metadata, in memory and from a cluster's bookies, brokers having written it."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -47,7 +47,7 @@ class FakeSubject:
 
 
 class Cluster:
-    """What all topics of the cluster share."""
+    """State that all topics of the cluster share."""
 
     def __init__(self, cluster: ClusterUnderTest) -> None:
         self.addresses = cluster.addresses

@@ -1,4 +1,4 @@
-"""What the topics of ledger deletion do, in memory and on a cluster."""
+"""Behaviour of ledger deletion's topics, in memory and on a cluster."""
 
 import re
 import uuid

@@ -1,4 +1,4 @@
-"""How entries of ledgers are read, the same on the fake and on a cluster's bookies; and what only brokers write."""
+"""Reads of ledgers' entries, the same on the fake and on a cluster's bookies; and entries that only brokers write."""
 
 import json
 from collections.abc import Iterator

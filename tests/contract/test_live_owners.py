@@ -1,4 +1,4 @@
-"""What brokers answer about the topics they own, in memory and on a cluster, where asking must change nothing."""
+"""Brokers' responses about the topics that they own, in memory and on a cluster; a query must change nothing."""
 
 import json
 from collections.abc import Callable, Iterator, Set
@@ -105,7 +105,7 @@ class ClusterSubject:
         self.client.close()
 
     def loaded_names(self) -> Set[str]:
-        """What every broker has loaded, asked without the code under test."""
+        """Return the topics loaded on each broker, without the code under test."""
         names: set[str] = set()
         for url in self.cluster.addresses.web_service_urls:
             document = self.rest.get_exactly(url, "/admin/v2/broker-stats/bookieops")

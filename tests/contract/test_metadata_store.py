@@ -1,4 +1,4 @@
-"""What every metadata store does, the one in memory and the real one."""
+"""Behaviour of every metadata store, in memory and real."""
 
 import threading
 from collections.abc import Iterator, Sequence

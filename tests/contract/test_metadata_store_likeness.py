@@ -62,7 +62,7 @@ steps = st.one_of(
 
 
 def comparable(node: Node | None, root: str) -> tuple[object, ...] | None:
-    """What does not depend on when and below which root the node was made."""
+    """Return the parts of a node that depend neither on its time of creation nor on its root."""
     if node is None:
         return None
     relative = node.path.removeprefix(root)

@@ -1,4 +1,4 @@
-"""What every source of a dump does: a walk of a server in memory, a walk of the real one, and a snapshot."""
+"""Behaviour of every source of a dump: a walk of a server in memory, a walk of the real one, and a snapshot."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial

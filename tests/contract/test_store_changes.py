@@ -1,4 +1,4 @@
-"""What hearing of changes and reading the store whole promise, on the store in memory and on the real one."""
+"""Guarantees of watching changes and of reading the whole store, on the store in memory and on the real one."""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What hearing of topics' own nodes promises, in memory and on a real server, and while connections break."""
+"""Guarantees of watching topics' own nodes, in memory and on a real server, and while connections break."""
 
 import random
 import threading

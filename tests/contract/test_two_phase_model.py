@@ -1,4 +1,4 @@
-"""What the model of the protocol promises, and that the real worker's traces are behaviours of it.
+"""Guarantees of the protocol's model, and the real worker's traces as behaviours of it.
 
 Alloy needs Java and, once, Maven, so this is no part of ``make check``.
 """
@@ -57,7 +57,7 @@ NEVER = {
 
 @pytest.fixture(scope="module")
 def refused() -> set[Trace]:
-    """What the model refuses of everything known and of what must never be, in one run."""
+    """Return the traces that the model refuses, known ones and forbidden ones, in one run."""
     return illegal([*known_traces(), *NEVER.values()])
 
 

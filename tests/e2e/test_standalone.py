@@ -1,4 +1,4 @@
-"""What the pages say about ``pulsar standalone``, word by word but for the ports, which others may have."""
+"""The pages' commands for ``pulsar standalone``, verbatim except for the ports, which others may have."""
 
 import fcntl
 import json

@@ -25,7 +25,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What to answer; status 0 breaks the connection instead."""
+    """Response to send; status 0 breaks the connection instead."""
 
     status: int
     body: bytes = b""

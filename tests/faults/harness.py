@@ -74,7 +74,7 @@ def fault_rounds(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="session")
 def full_run(fault_rounds: int) -> None:
-    """For tests that take longer than a short cut may."""
+    """Skip tests that take too long for a short run."""
     if fault_rounds == 1:
         pytest.skip("takes longer than one round's short cut may: make test-faults runs it")
 

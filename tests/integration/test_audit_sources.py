@@ -232,7 +232,7 @@ def test_nothing_in_use_is_deletable_while_topics_and_cursors_come_and_go(quiet:
 
 
 def test_sizes_are_those_of_bookkeepers_closed_ledgers(quiet: QuietCluster, tmp_path: Path) -> None:
-    """Of unloaded topics too, whose lists give no size of their last ledger; a shadow's ledgers are its source's."""
+    """Unloaded topics too, whose lists give no size of their last ledger; a shadow's ledgers are its source's."""
     urls = quiet.cluster.addresses.web_service_urls
     pair = Shadows(quiet.every.workload, urls).pair(quiet.every.topic("shadowed"), ledgers=2, partitions=2)
     shadows = [quiet.every.topic("shadow"), *pair.shadows]

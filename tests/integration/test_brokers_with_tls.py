@@ -65,7 +65,7 @@ def setup(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFact
 
 
 def _shown(certificate: Certificate) -> dict[str, object]:
-    """As client.conf names it for every connection, whatever identity the sidecar shows."""
+    """Return the identity that client.conf sets for every connection, whatever the sidecar's own."""
     return {"tls_certificate_file_path": certificate.file, "tls_key_file_path": certificate.key_file}
 
 

@@ -198,7 +198,7 @@ def test_a_partition_that_was_deleted_does_not_block_the_others(setup: Setup) ->
 
 
 def test_the_in_memory_tracker_has_a_calendar_and_no_buckets(setup: Setup) -> None:
-    """As far as can be seen: too few messages for a bucket are in a broker's memory only, with either tracker."""
+    """Only as far as observable: too few messages for a bucket are in a broker's memory only, with either tracker."""
     with setup.topic() as topic:
         topic.subscribe("s", SHARED)
         due = now_ms() + 3_600_000

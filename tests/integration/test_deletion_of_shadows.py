@@ -12,7 +12,7 @@ from tests.cluster.topics import KEEP_NOTHING, connected_consumer
 
 @pytest.fixture
 def shadows(scene: Scene) -> Shadows:
-    """In a namespace whose brokers keep nothing that was consumed."""
+    """Shadows in a namespace without retention of consumed messages."""
     scene.workload.admin("POST", f"namespaces/{scene.namespace}/retention", KEEP_NOTHING)
     return Shadows(scene.workload, scene.cluster.addresses.web_service_urls)
 

@@ -258,7 +258,7 @@ def send_by_client(setup: Setup, topic: TopicName, numbers: range) -> None:
 
 
 def test_a_program_that_is_killed_at_every_step_applies_each_message_once(setup: Setup, tmp_path: Path) -> None:
-    """By SIGKILL; another of the five steps each time, in the middle of a batch."""
+    """SIGKILL at another of the five steps each time, in the middle of a batch."""
     topic = setup.topic(partitions=3)
     with setup.publisher(topic) as publisher:
         publish(publisher, range(400))

@@ -114,7 +114,7 @@ def contexts(cluster: ClusterUnderTest, topic: TopicName) -> dict[LedgerId, Offl
 
 
 def test_a_copy_in_a_bucket(offloading_cluster: ClusterUnderTest, bucket: S3Storage) -> None:
-    """Of several blocks, since an entry and the next one do not fit into the smallest that S3 takes."""
+    """Several blocks, since an entry and the next one do not fit into the smallest that S3 takes."""
     topic = parse_topic_name(f"persistent://public/default/orders:v1=x-{unique()}")
     name = topic.managed_ledger_name
     found = offloaded(offloading_cluster, topic, bytes(BLOCK_BYTES * 3 // 5))
@@ -238,7 +238,7 @@ def directory_topic(
 def test_objects_of_automatic_offloads_go_with_their_topic(
     offloading_cluster: ClusterUnderTest, bucket: S3Storage, directory: DirectoryStorage, tmp_path: Path, to: str
 ) -> None:
-    """As apache/pulsar 16687 reports that they do not."""
+    """Contrary to the report of apache/pulsar 16687."""
     threshold = {"managedLedgerOffloadThresholdInBytes": 0}
     storage: S3Storage | DirectoryStorage = bucket if to == "bucket" else directory
     if to == "bucket":
@@ -269,7 +269,7 @@ def test_objects_of_automatic_offloads_go_with_their_topic(
 def test_an_offload_that_uploads_nothing_is_no_copy(
     offloading_cluster: ClusterUnderTest, bucket: S3Storage, tmp_path: Path, entries: int
 ) -> None:
-    """As in apache/pulsar 22839, brokers report success where no closed ledger comes before the position's."""
+    """Like apache/pulsar 22839: brokers report success where no closed ledger comes before the position's."""
     topic = parse_topic_name(f"persistent://public/default/nothing-{unique()}")
     fill(offloading_cluster, topic, entries=entries)
     url, before = topic_url(offloading_cluster, topic), bucket.object_names()
@@ -344,7 +344,7 @@ def test_topics_in_tiered_storage_alone_are_never_verified_as_clean(
 def test_bookkeepers_copy_is_deleted_only_where_the_offloaded_one_is_whole(
     offloading_cluster: ClusterUnderTest, bucket: S3Storage, tmp_path: Path
 ) -> None:
-    """As a broker leaves it that dies once its list names the copy, before it deletes the ledgers."""
+    """State after the death of a broker whose list names the copy, before it deletes the ledgers."""
     topic = parse_topic_name(f"persistent://public/default/replaced-{unique()}")
     (whole, context), (broken, kept) = sorted(offloaded(offloading_cluster, topic).items())
     requests.put(f"{topic_url(offloading_cluster, topic)}/unload", timeout=30).raise_for_status()

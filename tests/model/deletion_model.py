@@ -180,7 +180,7 @@ class State:
 
     @property
     def ownership(self) -> Ownership:
-        """What the node that names the bundle's owner tells, with its creation."""
+        """Owner by the bundle's node, with the node's creation."""
         return self.owner, self.moves
 
     @property

@@ -200,7 +200,7 @@ def test_whoever_owns_the_bundle_nothing_is_deleted_that_is_referenced_or_ever_w
 
 
 def test_a_stale_broker_s_reader_may_lose_its_ledger() -> None:
-    """What gets weaker: nobody asks a broker that has lost the bundle."""
+    """A weaker guarantee: no sidecar queries a broker that has lost the bundle."""
     gone = [state for state in owned(OWNED).states if not state.ledger]
     assert any(held is not None and held.stale and held.reads for state in gone for held in state.brokers)
 

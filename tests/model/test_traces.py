@@ -1,4 +1,4 @@
-"""From the lines of the outcome topic, as the service writes them, to the traces that are replayed in the model."""
+"""Conversion of the outcome topic's lines, as the service writes them, into traces that the model replays."""
 
 import json
 from collections.abc import Sequence

@@ -114,7 +114,7 @@ class Work:
         directory: Path,
         rate: float,
     ) -> None:
-        """So many deletions and so many cancellations a second (``rate``)."""
+        """Work at ``rate`` deletions and cancellations a second."""
         self._cluster = cluster
         self._workload = workload
         self._callers = callers

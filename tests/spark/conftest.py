@@ -11,7 +11,7 @@ _SECONDS = 300
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a release installs, built from the working tree."""
+    """A release's wheel, built from the working tree."""
     directory = tmp_path_factory.mktemp("wheel")
     build = ["-m", "hatchling", "build", "--target", "wheel", "--directory", str(directory)]
     subprocess.run([sys.executable, *build], cwd=PROJECT, check=True, timeout=_SECONDS, capture_output=True)

@@ -54,7 +54,7 @@ def comparison() -> Iterator[Audits]:
 
 
 def add_random_clusters(comparison: Audits, dumps: int, clusters: int) -> None:
-    """So many dumps of so many random clusters each: an audit by Spark costs nearly the same for one as for many."""
+    """Add dumps of several random clusters each: an audit by Spark costs nearly the same for one as for many."""
     for number in range(dumps):
         comparison.audit_twice(random_clusters(clusters), Random(number))
 

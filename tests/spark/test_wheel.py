@@ -1,4 +1,4 @@
-"""What the wheel puts into site-packages, which Spark's executors import from and all other packages share."""
+"""Contents of the wheel in site-packages, which Spark's executors import from and all other packages share."""
 
 import subprocess
 import zipfile

@@ -1,4 +1,4 @@
-"""Where the tests take programs written in Go from: PATH first, then one build in the cache, else a reason to skip."""
+"""Search for programs written in Go: PATH first, then one build in the cache, else a reason to skip."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a broker writes down of a cursor, against the protobuf messages themselves."""
+"""Sizes of a broker's stored cursor, against the protobuf messages themselves."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What is shown of a subscription, from its broker, the store and the settings."""
+"""States of a subscription, from its broker, the store and the settings."""
 
 import pytest
 from hypothesis import given

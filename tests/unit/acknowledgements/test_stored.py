@@ -1,4 +1,4 @@
-"""What a broker would recover from the bytes it wrote."""
+"""Recovery of a cursor from a broker's bytes."""
 
 import pytest
 from hypothesis import given
@@ -39,7 +39,7 @@ def sparse(ranges: PositionRanges) -> list[ml.MessageRange]:
 
 
 def dense(ranges: PositionRanges) -> list[ml.LongListMap]:
-    """As ``java.util.BitSet.toLongArray`` does it: 64 entries a word, the lowest first, signed."""
+    """Encode like ``java.util.BitSet.toLongArray``: 64 entries a word, the lowest first, signed."""
     words: dict[int, list[int]] = {}
     for ledger_id, first, last in ranges:
         bits = words.setdefault(ledger_id, [])

@@ -1,4 +1,4 @@
-"""Which subscriptions are full, by what is stored of them."""
+"""Survey of full subscriptions, from stored state."""
 
 import pytest
 from hypothesis import given

@@ -55,7 +55,7 @@ OLD_MS = START_MS
 
 @dataclass
 class AuditedCluster:
-    """What a cluster holds; an age is measured from `AS_OF_MS`.
+    """Contents of a cluster; an age is measured from `AS_OF_MS`.
 
     Attributes:
         nodes: values by path, None for one that cannot be read.
@@ -189,7 +189,7 @@ def full_cluster() -> AuditedCluster:
 
 
 def compaction_row(compacted: int | None, cursor_path: str = COMPACTION, **changed: Any) -> dict[str, Any]:
-    """What a compaction cursor's ledger held."""
+    """Row with the content of a compaction cursor's ledger."""
     read = {"state": CursorLedgerState.READ.value, "entry": position_entry(compacted), "entry_id": 1}
     return {"cursor_path": cursor_path, "cursor_value": cursor_bytes(cursor_ledger=6), **read, **changed}
 
@@ -236,6 +236,6 @@ class Auditor:
 
 @dataclass
 class ClusterAudit(MadeAudit):
-    """With what the engine answered."""
+    """Cluster with the engine's results."""
 
     audited: AuditResult

@@ -1,4 +1,4 @@
-"""What stops a plan, and inputs from which no audit is made."""
+"""Guards that stop a plan, and inputs that no audit accepts."""
 
 from collections.abc import Callable
 from typing import Any

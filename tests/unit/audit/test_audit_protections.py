@@ -1,4 +1,4 @@
-"""What an audit could not read or does not understand protects the ledgers that it may reference."""
+"""Protection of the ledgers that unreadable or unknown nodes may reference."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +51,7 @@ def orphans_of_every_kind(cluster: AuditedCluster) -> dict[int, str]:
 
 @pytest.fixture(scope="module")
 def first_look(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a cluster with these orphans, undamaged."""
+    """First audit of an undamaged cluster with these orphans."""
     cluster = full_cluster()
     orphans_of_every_kind(cluster)
     return Auditor(tmp_path_factory.mktemp("first-look")).audit(cluster).directory

@@ -1,4 +1,4 @@
-"""What is read for a whole column is what is read for each of its values."""
+"""Equal results of reading a whole column and each of its values."""
 
 from collections.abc import Sequence
 from itertools import product

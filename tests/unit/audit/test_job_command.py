@@ -19,7 +19,7 @@ FAILED = GuardResult("share-of-ledgers", False, "40 %", "10 %", "too many")
 
 
 class Context:
-    """What executors are sent, by name and content."""
+    """Files for executors, by name and content."""
 
     def __init__(self) -> None:
         self.sent: dict[str, bytes] = {}

@@ -22,7 +22,7 @@ SUFFIX = "__transaction_pending_ack"
 
 
 def leftovers(auditor: Auditor, cluster: AuditedCluster) -> dict[str, str]:
-    """What helps, by path."""
+    """Remedies by path."""
     return {node.path: node.remedy for node in auditor.audit(cluster).summary.leftover_nodes.nodes}
 
 

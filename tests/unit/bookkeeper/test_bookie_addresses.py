@@ -1,4 +1,4 @@
-"""From a bookie's id to where it listens."""
+"""Addresses of bookies by their ids."""
 
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import bookie_address

@@ -1,4 +1,4 @@
-"""What bookies report of their disks: over HTTP where they have registered a service, and by their entries."""
+"""Bookies' reports of their disks: over HTTP where they have registered a service, and by their entries."""
 
 import json
 import threading

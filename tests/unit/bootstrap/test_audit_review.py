@@ -1,4 +1,4 @@
-"""What follows an audit, put together for real: audits and dumps on disk, the commands' programs on them."""
+"""Review and application of audits, fully assembled: audits and dumps on disk, the commands' programs on them."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is logged of the brokers' version of Pulsar: once, by how near it is to those that were tested."""
+"""Log of the brokers' version of Pulsar: once, by its distance from the tested versions."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ PATH = "/admin/v2/brokers/version"
 
 
 def logged(*answers: object) -> list[dict[str, Any]]:
-    """What asking again and again logs; None is a broker that is away."""
+    """Return the log of repeated checks; None is an unavailable broker."""
     rest = FakeAdminRest()
     versions = BrokerVersions(rest)  # type: ignore[arg-type]
     with capture_logs() as lines:

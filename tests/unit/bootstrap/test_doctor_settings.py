@@ -1,4 +1,4 @@
-"""What the doctor finds in the sidecar's own settings, without any cluster."""
+"""The doctor's findings in the sidecar's own settings, without any cluster."""
 
 import resource
 from pathlib import Path

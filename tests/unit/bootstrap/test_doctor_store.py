@@ -1,4 +1,4 @@
-"""What a metadata store must have for the sidecar to work beside it."""
+"""The doctor's requirements of a metadata store."""
 
 from collections.abc import Sequence
 

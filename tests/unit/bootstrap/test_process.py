@@ -1,4 +1,4 @@
-"""In processes of their own, because a hard limit cannot be raised again."""
+"""Limits of a process, in processes of their own, because a hard limit cannot be raised again."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Which variables of OpenTelemetry switch traces on, what is refused, and what a collector gets."""
+"""OpenTelemetry's variables that enable traces, refused values, and spans at a collector."""
 
 import builtins
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""How a command ends when the other side is away, hangs, or no reader is left: with its documented code, and soon."""
+"""Exit of a command when the other side is down or hangs, or its pipe is closed: the documented code, soon."""
 
 import os
 import signal
@@ -47,7 +47,7 @@ def port_of(listening: socket.socket) -> int:
 
 
 def interrupted_while_it_waits(hung: socket.socket, process: subprocess.Popen[str]) -> tuple[str, str]:
-    """What a command printed that was interrupted, and soon ended, while it waited for an answer.
+    """Return the output of a command that was interrupted while it waited for a response, and soon ended.
 
     What it asks takes a connection and never answers: what a stopped process looks like from outside.
     """

@@ -152,7 +152,7 @@ def test_entries_that_no_bitmap_can_hold_are_refused(entry_id: int) -> None:
 
 @pytest.mark.parametrize(("first", "count", "length"), [(10, 3, 22), (10, 4, 15), (65_534, 4, 32)])
 def test_bitmaps_are_as_long_as_javas(first: int, count: int, length: int) -> None:
-    """At equal sizes an array is preferred to a run, also in one of two containers."""
+    """An array of the same size is preferred to a run, also in one of two containers."""
     segment = DelayedIndexes.of((1, 7, entry) for entry in range(first, first + count))
     message = decode_exactly(metadata_pb.SnapshotMetadata, encode_metadata([segment_metadata_of(segment)]))
     assert len(message.metadata_list[0].delayed_index_bit_map[7]) == length

@@ -1,4 +1,4 @@
-"""What is stored of delayed indexes: everything that cursors name, and what cannot be read with its cause."""
+"""Stored delayed indexes: everything that cursors name, and unreadable parts with their causes."""
 
 import json
 

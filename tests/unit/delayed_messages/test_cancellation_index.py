@@ -1,4 +1,4 @@
-"""What the index reports as news, and what is over, against a plain look at everything."""
+"""New and ended cancellations by the index, against a plain scan."""
 
 from itertools import count
 

@@ -1,4 +1,4 @@
-"""What is written to the log, what comes back from it, and what another sidecar knows from it."""
+"""Writes to the log, reads from it, and another sidecar's state."""
 
 from collections.abc import Callable
 
@@ -29,7 +29,7 @@ class Log:
         self.before: Callable[[LogRecords], None] = lambda records: None
 
     def ensure(self) -> None:
-        """It is there."""
+        """Do nothing: the topic exists."""
 
     def append(self, records: LogRecords) -> None:
         self.before(records)

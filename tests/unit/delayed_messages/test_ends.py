@@ -1,4 +1,4 @@
-"""How a cancellation ends: EXPIRED is reported only of what certainly was not delivered."""
+"""Ends of cancellations: EXPIRED only for messages that certainly were not delivered."""
 
 from collections.abc import Callable
 

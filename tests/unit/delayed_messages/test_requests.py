@@ -1,4 +1,4 @@
-"""What a caller is answered, and what became of the message: each verdict is checked against the broker."""
+"""Responses to callers, and outcomes of messages: each verdict is checked against the broker."""
 
 import pytest
 from pulsar_sidecar.backlog.ports import Chunk, DelayPolicy

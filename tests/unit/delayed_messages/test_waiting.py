@@ -1,4 +1,4 @@
-"""What waits, read a page at a time."""
+"""Waiting messages, read a page at a time."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What the demo does when so much leaks at once that the watch brakes."""
+"""The demo when so much leaks at once that the watch brakes."""
 
 import pytest
 from pulsar_sidecar.demo.deleting import resume_if_braked

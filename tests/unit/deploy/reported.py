@@ -1,4 +1,4 @@
-"""What sidecars and audits report: the names of all samples, with the values of their labels, from fakes."""
+"""Metrics of sidecars and audits: the names of all samples, with the values of their labels, from fakes."""
 
 from collections.abc import Mapping
 from functools import cache

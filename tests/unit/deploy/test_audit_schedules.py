@@ -1,4 +1,4 @@
-"""What runs audits every night: images that fit the chart's version, and an alert when none does."""
+"""Nightly audits: images that fit the chart's version, and an alert when none does."""
 
 import re
 import tomllib

@@ -105,7 +105,7 @@ def test_objects_follow_the_schemas_of_the_prometheus_operator(kind: str) -> Non
 
 
 def strict(schema: Any) -> Any:
-    """As the API server reads it: a name that is not there is dropped, so it is an error here."""
+    """Parse like the API server, which drops unknown names: they are errors here."""
     if isinstance(schema, list):
         return [strict(each) for each in schema]
     if not isinstance(schema, dict):

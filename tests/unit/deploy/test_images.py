@@ -1,4 +1,4 @@
-"""What the images' own programs do: the entry point of Spark's pods, and HEALTHCHECK."""
+"""The images' own programs: the entry point of Spark's pods, and HEALTHCHECK."""
 
 import importlib.util
 import os

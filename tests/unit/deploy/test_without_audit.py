@@ -1,4 +1,4 @@
-"""What `pip install pulsar-sidecar` brings is enough for the service; commands on tables name what they lack."""
+"""`pip install pulsar-sidecar` is enough for the service; commands on tables name the missing extra."""
 
 import importlib.metadata
 import json

@@ -1,4 +1,4 @@
-"""What the doctor concludes: from a cluster that is well, changed in one thing at a time."""
+"""The doctor's conclusions about a healthy cluster with one change at a time."""
 
 from collections.abc import Mapping
 from dataclasses import replace

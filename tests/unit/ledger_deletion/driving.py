@@ -1,4 +1,4 @@
-"""What tests of topic deletion's driver share: one operation on one topic."""
+"""Fixtures of the tests of topic deletion's driver: one operation on one topic."""
 
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import OPERATIONS
 from pulsar_sidecar.model.ids import OperationId

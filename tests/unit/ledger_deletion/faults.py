@@ -38,7 +38,7 @@ _LOOKS = {
 
 
 class Failure(Enum):
-    """How a call that changes something fails; one that only reads fails in one way."""
+    """Failure of a call that changes something; one that only reads fails in one way."""
 
     REFUSED = "refused"
     LOST = "its answer is lost, and it did not take effect"

@@ -87,7 +87,7 @@ class NamespaceSidecar(Sidecar):
         return tried.held.operation.status(tried.state, tried.held.operation.last_reason), tried.refusal
 
     def drive_namespace(self) -> Pass | None:
-        """What the loop does with one deletion that is due."""
+        """Drive one due deletion like the loop."""
         held = self.namespaces.take_due()
         if held is None:
             return None
@@ -138,7 +138,7 @@ def filled(topics: int) -> tuple[FakePulsar, FakeNamespaceAdmin]:
 
 
 def kept_ledgers(fake_pulsar: FakePulsar) -> set[int]:
-    """What the neighbour references."""
+    """Return the ledgers that the neighbour references."""
     return {ledger for ledger, path in fake_pulsar.referenced().items() if "/public/kept/" in path}
 
 

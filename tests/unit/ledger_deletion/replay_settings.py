@@ -72,7 +72,7 @@ def with_stale_broker() -> Setting:
 
 
 def small() -> Setting:
-    """As little as takes every step of a deletion that goes well."""
+    """Smallest setting that takes every step of a successful deletion."""
     fake_pulsar = FakePulsar()
     topic = fake_pulsar.topic(TOPIC, TopicPlan(ledgers=1, offloaded=(0,)))
     fake_pulsar.load(topic)
@@ -80,7 +80,7 @@ def small() -> Setting:
 
 
 def troubled() -> Setting:
-    """Where little goes well.
+    """Setting in which most steps fail.
 
     The broker dies on the way, the last ledger is too young, auto-recovery wants to repair the first one, and the
     record of another can never be settled, since its metadata cannot be read.

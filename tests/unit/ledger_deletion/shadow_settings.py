@@ -21,7 +21,7 @@ _MOST_CALLS = 100
 
 
 class Interruption(Enum):
-    """What happens around one call of a port."""
+    """Event around one call of a port."""
 
     KILLED_BEFORE = "the sidecar is killed before the call"
     KILLED_AFTER = "the sidecar is killed after it"
@@ -100,7 +100,7 @@ class Setting:
         return sidecar.advance(OperationId(f"op-{self.operations}"), self.shadow, requested_by="me")
 
     def delete(self, sidecar: ShadowDeleter | None = None) -> ShadowDeletionStatus:
-        """What the command does: it calls until it is done; errors that may pass are waited out."""
+        """Call like the command until the deletion is done; wait out transient errors."""
         sidecar = sidecar or self.sidecar()
         for _ in range(_MOST_CALLS):
             try:
@@ -155,7 +155,7 @@ def setting(partitions: int | None = None, *, listed: bool = False) -> Setting:
 
 
 def is_refused(setting: Setting) -> str:
-    """Why a call is refused; nothing has changed then."""
+    """Return the reason of a refused call; nothing has changed then."""
     before = {path: setting.store.peek(path) for path in setting.store.paths()}
     try:
         setting.advance(setting.sidecar())

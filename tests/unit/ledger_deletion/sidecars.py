@@ -133,7 +133,7 @@ class Sidecar:
     def delete_topic(
         self, topic: TopicName, *, partitioned: bool = False, force: bool = False, confirmed: bool = False
     ) -> OperationState:
-        """What the REST call does: begin, one attempt, let go; a broker's refusal is raised."""
+        """Act like the REST call: begin, one attempt, release; a broker's refusal is raised."""
         held = self.deleter.begin(
             OperationId(self._operation_ids.pop(0)),
             topic,
@@ -159,7 +159,7 @@ class Sidecar:
     def delete_part(
         self, topic: TopicName, subscription: str | None, *, force: bool = False
     ) -> OperationState | PartOperation:
-        """What the REST call does with a broker that is asked once, and may not answer; a refusal is raised.
+        """Act like the REST call with one request to a broker, which may not respond; a refusal is raised.
 
         The operation where the broker answered, with what was recorded.
         """
@@ -176,7 +176,7 @@ class Sidecar:
         return operation
 
     def drive(self) -> OperationState | None:
-        """What the loop does with one operation that is due."""
+        """Drive one due operation like the loop."""
         held = self.deleter.take_due()
         if held is None:
             return None
@@ -233,7 +233,7 @@ class Sidecar:
         return processor.process(pending, deliveries) if deliveries else None
 
     def reopen(self) -> None:
-        """What the worker loop does after an error: the consumer starts afresh."""
+        """Act like the worker loop after an error: open a new consumer."""
         if self._pending is not None:
             self._pending.close()
             self._pending = None
@@ -290,13 +290,13 @@ def waiting_records(fake_pulsar: FakePulsar) -> list[str]:
 
 
 def at_rest(fake_pulsar: FakePulsar) -> bool:
-    """Whether nothing waits and no topic deletion runs."""
+    """True if nothing waits and no topic deletion runs."""
     running = fake_pulsar.store.peek(OPERATIONS)
     return not waiting_records(fake_pulsar) and (running is None or running.children_count == 0)
 
 
 def until_next_ms(fake_pulsar: FakePulsar) -> int:
-    """How long until the next waiting message or operation is due, at least a second."""
+    """Return the time until the next waiting message or operation is due, at least a second."""
     now_ms = fake_pulsar.clock.now_ms()
     messages = fake_pulsar.topics.waiting(DeletionTopic.PENDING) + fake_pulsar.topics.waiting(DeletionTopic.RETRY)
     due = [max(message.deliver_at_ms or 0, message.not_before_ms) - now_ms for message in messages]
@@ -327,7 +327,7 @@ def judged(fake_pulsar: FakePulsar) -> list[Mapping[str, object]]:
 
 
 def endings(fake_pulsar: FakePulsar) -> dict[tuple[int, str], list[tuple[str, str]]]:
-    """For each ledger and storage how its records ended: decisions and reasons, retries left out."""
+    """Return the ends of each ledger's records by storage: decisions and reasons, without retries."""
     found: dict[tuple[int, str], list[tuple[str, str]]] = {}
     for entry in processed_entries(fake_pulsar):
         if entry["decision"] != "retry" and "ledgerId" in entry:

@@ -39,7 +39,7 @@ class Store:
         self.latencies: list[float] = []
 
     def alone_ms(self) -> float:
-        """What a probe takes when no other client is there: now and then a multiple of the usual."""
+        """Return a probe's latency without other clients: now and then a multiple of the usual."""
         return self.base_ms * (1 + self.rng.expovariate(3))
 
     def idle(self, seconds: float) -> None:

@@ -65,7 +65,7 @@ def turned_into_a_shadow_in_place(setting: Setting) -> set[LedgerId]:
 
 
 def back_as_a_partitioned_shadow(setting: Setting) -> set[LedgerId]:
-    """Its partitions are loaded with the sources' lists; one partition of the old topic has stayed behind."""
+    """The shadow's partitions are loaded with the sources' lists; one partition of the old topic has stayed behind."""
     fake_pulsar = setting.fake_pulsar
     source = fake_pulsar.partitioned_topic(SOURCE, PARTITIONS, TopicPlan(ledgers=2, offloaded=(0,)))
     create_again(fake_pulsar, setting.topic, gone=(0,), partitions=PARTITIONS)

@@ -1,4 +1,4 @@
-"""What holds of every decision, for facts that are generated."""
+"""Properties of every decision, for generated facts."""
 
 from dataclasses import replace
 

@@ -93,7 +93,7 @@ def test_the_end_names_the_clusters_whose_replicators_create_the_topic_again(
 
 
 def test_topic_deleted_by_a_broker_is_not_claimed(fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar) -> None:
-    """As by brokers' clean-up of inactive topics, while the sidecar cannot record its ledgers."""
+    """Deletion like brokers' clean-up of inactive topics, while the sidecar cannot record its ledgers."""
     identity = fake_pulsar.store.peek(instance_id_path())
     fake_pulsar.store.remove(identity.path)
     tried = sidecar.deleter.attempt(begin(sidecar, topic))

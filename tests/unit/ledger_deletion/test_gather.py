@@ -1,4 +1,4 @@
-"""What is read before a evaluation, in which order, and what stops it."""
+"""Reads before an evaluation, their order, and failures that stop it."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What the deletion of a namespace refuses, what it waits for, and what it leaves alone."""
+"""Refusals, waits and exceptions of a namespace's deletion."""
 
 import threading
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def begin(sidecar: NamespaceSidecar, *, force: bool = True) -> OperationId:
 
 
 def one_pass(sidecar: NamespaceSidecar) -> str | None:
-    """Why the deletion is not done after one more pass."""
+    """Return why the deletion is not done after one more pass."""
     tried = sidecar.drive_namespace()
     assert tried.state is OperationState.RUNNING
     return sidecar.namespaces.find(tried.deletion.operation_id).last_reason
@@ -162,7 +162,7 @@ def test_topics_of_a_namespace_created_again_in_the_middle_stay() -> None:
 
 
 def test_deletion_restarted_during_takeover_continues() -> None:
-    """Its id is the one of the refused deletion of the same incarnation."""
+    """The id is that of the refused deletion of the same incarnation."""
     fake_pulsar, brokers = filled(1)
     kept = kept_ledgers(fake_pulsar)
     first = NamespaceSidecar(fake_pulsar, brokers)

@@ -1,4 +1,4 @@
-"""What brokers refuse to do to a namespace is refused before the first record, and again at each pass."""
+"""Brokers' refusals for a namespace come before the first record, and again at each pass."""
 
 from dataclasses import dataclass, field, replace
 

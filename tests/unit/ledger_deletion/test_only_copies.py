@@ -1,4 +1,4 @@
-"""When copies in tiered storage are read that lists name as the only ones, and for how long a reading counts."""
+"""Reads of copies in tiered storage that lists name as the only ones, and the validity of a read."""
 
 from dataclasses import replace
 

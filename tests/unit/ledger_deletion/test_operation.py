@@ -199,7 +199,7 @@ def test_only_true_confirms_the_loss_of_a_sources_data() -> None:
 
 
 def test_the_node_is_ascii() -> None:
-    """As older versions write it, so that the same node has the same bytes."""
+    """Like older versions' nodes: the same operation has the same bytes."""
     reason = "caf\u00e9 \ud800"
     encoded_operation = encode_operation(replace(OPERATION, last_reason=reason))
     assert encoded_operation == json.dumps(DOCUMENT | {"lastReason": reason}, separators=(",", ":")).encode()

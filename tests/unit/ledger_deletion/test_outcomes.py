@@ -1,4 +1,4 @@
-"""What the outcome topic keeps can be read back, and what was forged onto it restores nothing."""
+"""The outcome topic's notes can be read back, and forged ones restore nothing."""
 
 import base64
 import json

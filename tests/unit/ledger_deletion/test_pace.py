@@ -1,4 +1,4 @@
-"""How long facts are good for, and at what rate deletions are sent."""
+"""Validity of facts, and rate of deletions."""
 
 import threading
 from collections.abc import Collection, Mapping

@@ -267,7 +267,7 @@ def test_a_sidecar_that_dies_around_any_step_after_the_broker(build: Callable[[]
 
 
 def test_part_left_by_a_dead_broker_is_deleted_without_a_promise() -> None:
-    """Of a caller for whom the sidecar does not go on, and of one who left."""
+    """Requests of a caller for whom the sidecar does not continue, and of one who left."""
     for part in dying(subscription):
         sidecar = Sidecar(part.fake_pulsar)
         sidecar.deleter.record_part(OP, part.topic, SUB, force=False, requested_by="me")

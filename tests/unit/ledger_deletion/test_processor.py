@@ -258,7 +258,7 @@ def test_a_copy_whose_answer_was_lost_is_looked_at_again(fake_pulsar: FakePulsar
 
 
 def test_bookkeepers_copy_beside_the_only_listed_one_goes_once_that_is_whole(fake_pulsar: FakePulsar) -> None:
-    """As an audit hands it over, or an operator, where a broker died after its list named the other copy."""
+    """Record of an audit or an operator, where a broker died after its list named the other copy."""
     topic = fake_pulsar.topic("persistent://public/default/cold", TopicPlan(bookkeeper_deleted=(1,)))
     ledger_id = fake_pulsar.listed(topic)[1]
     context = fake_pulsar.context(ledger_id, deleted=True)

@@ -1,4 +1,4 @@
-"""What bookies have given back of deleted ledgers: which count, who is asked, and what is not known."""
+"""Space that bookies have given back of deleted ledgers: counted ledgers, queried bookies, unknown values."""
 
 from collections.abc import Mapping, Sequence
 

@@ -80,7 +80,7 @@ class Replay:
 
     @property
     def harm(self) -> list[str]:
-        """What was deleted and referenced, whenever."""
+        """Return the ledgers that were deleted while referenced."""
         return [*self.fake_pulsar.violations, *(f"ledger {ledger_id} is gone" for ledger_id in sorted(self.dangling))]
 
     def act(self, *names: str) -> None:

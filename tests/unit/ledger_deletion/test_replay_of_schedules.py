@@ -60,7 +60,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What goes wrong around one sidecar."""
+    """Faults around one sidecar."""
 
     crashes: tuple[int, ...]
     fault_at: int | None
@@ -181,7 +181,7 @@ class Rivals:
         self._quietly(lambda: self.second.delete_topic(self.setting.topic, partitioned=self.setting.partitioned))
 
     def second_receives(self) -> None:
-        """It holds a batch and does not work on it yet."""
+        """Let the second sidecar receive a batch without working on it yet."""
         self._quietly(lambda: self.held.extend(self.second.pending().receive()))
 
     def second_processes_what_it_holds(self) -> None:
@@ -213,7 +213,7 @@ class Rivals:
 
     @staticmethod
     def _quietly(act: Callable[[], object]) -> None:
-        """As the loops do: an error ends the attempt."""
+        """Suppress errors like the loops: an error ends the attempt."""
         try:
             act()
         except SidecarError:

@@ -1,4 +1,4 @@
-"""What the operator's calls refuse while the sidecar is not ready, and what they let go."""
+"""Refusals of the operator's calls while the sidecar is not ready, and released deletions."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -288,7 +288,7 @@ class FailingRelease(Steps):
 
 
 def test_a_deletion_is_let_go_once() -> None:
-    """By a second time the sidecar's own loop may have taken it over."""
+    """A second release could end the sidecar's own loop's work on it."""
     fake_pulsar, steps = FakePulsar(), FailingRelease()
     topic = fake_pulsar.topic("persistent://public/default/orders")
     fake_pulsar.admin.miss_next()

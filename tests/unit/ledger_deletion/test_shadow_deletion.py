@@ -229,7 +229,7 @@ def test_a_partition_that_is_added_on_the_way_goes_too_and_its_source_stays(late
 
 
 def _add_partition(made: Setting) -> None:
-    """By a broker that had read the source before the partitioned topic's node was changed."""
+    """Add a partition by a broker that had read the source before the partitioned topic's node was changed."""
     path = partitioned_topic_path(made.shadow)
     node = made.store.peek(path)
     if node is None or made.partitions == 3:

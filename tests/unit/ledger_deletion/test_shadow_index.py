@@ -66,7 +66,7 @@ class Indexed:
         return [str(shadow.topic) for shadow in self.index.shadows_of({self.source})]
 
     def walks(self) -> int:
-        """How often all topics were listed."""
+        """Number of walks over all topics."""
         return sum(call.method == "children" and call.paths == ("/managed-ledgers",) for call in self.store.journal)
 
     def reads(self) -> list[str]:
@@ -80,7 +80,7 @@ def indexed() -> Iterator[Indexed]:
 
 
 def several(indexed: Indexed, count: int, pool: ThreadPoolExecutor) -> Sequence[Future[Sequence[Shadow]]]:
-    """So many calls at the same time; all of them wait when this answers."""
+    """Start so many concurrent calls; return once all of them wait."""
     waiting = [pool.submit(indexed.index.shadows_of, {indexed.source}) for _ in range(count)]
     until(lambda: indexed.index._deletions_waiting == count, "all calls wait", SECONDS)
     return waiting

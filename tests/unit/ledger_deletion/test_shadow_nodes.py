@@ -1,4 +1,4 @@
-"""What is written into a shadow's nodes, what is kept of its deletion, and which shadows are known."""
+"""Writes to a shadow's nodes, the state of its deletion, and the known shadows."""
 
 import json
 

@@ -391,7 +391,7 @@ def copies(fake_pulsar: FakePulsar, topic: TopicName) -> dict[LedgerId, OffloadC
 
 
 def records(fake_pulsar: FakePulsar, topic: TopicName) -> list[PendingDeleteLedgerInfo]:
-    """What a version that knew no shadows recorded."""
+    """Records of a version that knew no shadows."""
     data = LedgerComponent.MANAGED_LEDGER
     return [
         *(PendingDeleteLedgerInfo(topic, data, LedgerType.LEDGER, each) for each in fake_pulsar.listed(topic)),

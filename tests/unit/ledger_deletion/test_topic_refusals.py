@@ -1,4 +1,4 @@
-"""What brokers refuse to do to a topic is refused before the first record, and before any partition is deleted."""
+"""Brokers' refusals for a topic come before the first record, and before any partition is deleted."""
 
 import pytest
 from pulsar_sidecar.features.ledger_deletion.ports import ConnectedClients
@@ -18,7 +18,7 @@ PRODUCER = ConnectedClients(producers=1)
 
 
 def refused(fake_pulsar: FakePulsar, topic: TopicName, *, partitioned: bool) -> tuple[int, str]:
-    """How it is refused; nothing is changed."""
+    """Return the refusal; nothing is changed."""
     before = set(fake_pulsar.store.paths())
     with pytest.raises(RefusedBeforehandError) as refusal:
         Sidecar(fake_pulsar).delete_topic(topic, partitioned=partitioned)

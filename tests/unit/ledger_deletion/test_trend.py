@@ -5,7 +5,7 @@ from tests.fakes.clock import FakeClock
 
 
 class Work:
-    """What a trend reads; ``pending`` None cannot be read."""
+    """Inputs of a trend; ``pending`` None cannot be read."""
 
     def __init__(self) -> None:
         self.clock, self.pending, self.deleted = FakeClock(), None, 0.0

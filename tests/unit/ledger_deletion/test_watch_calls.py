@@ -1,4 +1,4 @@
-"""What each sidecar answers about the watch: the one that watches, one on standby, and one where it is off."""
+"""Responses of each sidecar about the watch: the one that watches, one on standby, and one where it is off."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

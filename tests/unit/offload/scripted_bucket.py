@@ -15,7 +15,7 @@ EMPTY_LISTING = (
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What arrived: the path is decoded and without its query."""
+    """Received request: the path is decoded, without its query."""
 
     method: str
     path: str

@@ -1,4 +1,4 @@
-"""Which index describes a whole ledger in a data object, and which block holds its entries."""
+"""Indexes that describe a whole ledger in a data object, and blocks that hold its entries."""
 
 import io
 import struct
@@ -64,7 +64,7 @@ def test_an_index_of_a_ledger_that_is_not_closed_or_ends_before_describes_nothin
 
 
 def test_a_last_block_without_the_last_entry_is_not_whole() -> None:
-    """As the offloader leaves it that found no further entry."""
+    """Block of an offloader that found no further entry."""
     found = objects(metadata=ledger_metadata(LAST + 1))
     *before, last = indexed_blocks(found["index"], len(found["data"]))
     assert all(held(found["data"], block) for block in before)

@@ -1,4 +1,4 @@
-"""What no absence, no success and no leak may be concluded from: buckets that lie, refuse, break or are missing."""
+"""No conclusion of absence, success or leak from buckets that lie, refuse, break or are missing."""
 
 import traceback
 from collections.abc import Callable, Iterator
@@ -113,7 +113,7 @@ def test_object_that_remains_after_deletion_is_an_error(bucket: ScriptedBucket) 
 
 
 def test_a_server_that_ignores_where_a_listing_starts_is_listed_up_to_the_copy(bucket: ScriptedBucket) -> None:
-    """As fake-gcs-server does."""
+    """Behaviour of fake-gcs-server."""
     before = [f"/copies/00000000-0000-0001-0000-000000000001-ledger-{number:03}" for number in range(300)]
     bucket.answer = lambda request: listing_of(*before, KEY) if request.path == "/copies" else ABSENT
     with pytest.raises(TemporaryError, match=r"lists .* and answers that it has no such object"):

@@ -1,4 +1,4 @@
-"""What the filesystem driver's copies may not be mistaken for."""
+"""Copies of the filesystem driver, and files that are none."""
 
 from pathlib import Path
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""Where clients are pointed to, and with which keys."""
+"""Endpoints and keys of clients."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What ledgers hold about themselves, in every kind that a 4.0.8 broker writes, and when that is not believed."""
+"""Ledgers' own claims, in every kind that a 4.0.8 broker writes, and rejected claims."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Which places the sidecar may touch."""
+"""Locations that the sidecar may use."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What holds each ledger of a topic, what goes with each pin alone, and when each ends, by facts alone."""
+"""Pins of each ledger of a topic, the effect of releasing each alone, and their ends, by facts alone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -252,7 +252,7 @@ def test_the_copy_in_bookkeeper_goes_whatever_else_holds_the_ledger() -> None:
 
 
 def test_a_copy_in_bookkeeper_that_the_list_calls_deleted_has_leaked() -> None:
-    """As a broker leaves it that dies between writing its list and deleting the ledger."""
+    """State after the death of a broker between writing its list and deleting the ledger."""
     alone, gone = (offload(bookkeeper_deleted=True) for _ in range(2))
     ledgers = (
         replace(LIST[0], offload=alone), replace(LIST[1], offload=gone, copies=0), replace(LIST[2], offload=offload()),

@@ -1,4 +1,4 @@
-"""What ledgers have on each bookie, whose they are, and what a bookie has not collected."""
+"""Ledgers on each bookie, their owners, and the bytes not collected."""
 
 import threading
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ def test_the_largest_owners_come_first(reader: BookiesReader) -> None:
 def test_deleted_bytes_in_entry_logs_are_bounded_and_never_said_to_be_none(
     reader: BookiesReader, bookies: FakeBookies
 ) -> None:
-    """Its metrics count live bytes only, and nothing tells how large its files are."""
+    """The bookie's metrics count live bytes only, and nothing shows the size of its files."""
     for entry_logs, at_most in ((2, 2_990_300), (0, 990_300)):
         bookies.read[FIRST] = replace(FIGURES, live_bytes=9_700, entry_logs=entry_logs, ledgers=8)
         found = reader.bookie(FIRST, by_topic=False, offset=0, limit=1)

@@ -1,4 +1,4 @@
-"""What pins a topic, a namespace or a ledger, read from a store, brokers and bookies in memory."""
+"""Pins of a topic, a namespace or a ledger, read from a store, brokers and bookies in memory."""
 
 from collections.abc import Mapping
 

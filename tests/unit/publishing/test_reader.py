@@ -66,7 +66,7 @@ class FakeReading:
 
 
 class Killed(BaseException):
-    """As by -9: nothing after it runs but what an operating system does."""
+    """Raised like ``kill -9``: no code of the process runs after it."""
 
 
 def reader(source: FakeSource, after: dict[int, ReadPosition] | None = None) -> ExactlyOnceReader:

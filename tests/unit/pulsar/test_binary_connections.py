@@ -1,4 +1,4 @@
-"""Which connections to brokers are used again, and how large a frame they take."""
+"""Reuse of connections to brokers, and their largest frame."""
 
 from contextlib import closing
 

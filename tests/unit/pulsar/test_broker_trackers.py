@@ -1,4 +1,4 @@
-"""What a broker reports of the trackers that it runs."""
+"""A broker's report of the trackers that it runs."""
 
 import pytest
 from pulsar_sidecar.adapters.pulsar_rest.admin_rest import VERSION_PATH

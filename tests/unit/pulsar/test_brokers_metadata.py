@@ -48,7 +48,7 @@ def test_another_store(advertised: str) -> None:
 
 
 def test_brokers_on_a_store_that_cannot_be_read() -> None:
-    """As where the sidecar was given ``zk:localhost:2181`` beside a ``pulsar standalone`` of the default."""
+    """The case of a sidecar with ``zk:localhost:2181`` beside a ``pulsar standalone`` of the default."""
     message = mismatch("rocksdb:///pulsar/data/metadata")
     assert message is not None
     assert "PULSAR_STANDALONE_USE_ZOOKEEPER=1" in message
@@ -73,7 +73,7 @@ def test_the_same_ledgers(uri: object) -> None:
     "uri", ["metadata-store:zk:zk-1:2181/pulsar-a/ledgers", "zk://zk-1/other", "metadata-store:zk:zk-1"]
 )
 def test_other_ledgers(uri: str) -> None:
-    """As where a second cluster was initialised with ``--existing-bk-metadata-service-uri``."""
+    """The case of a second cluster that was initialised with ``--existing-bk-metadata-service-uri``."""
     message = mismatch("zk:zk-1:2181", uri)
     assert message is not None
     assert uri in message

@@ -1,4 +1,4 @@
-"""Which entries a broker would delay, read from bookies: everything or an error."""
+"""Entries that a broker would delay, read from bookies: everything or an error."""
 
 import struct
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Where an entry is looked for when bookies do not have it, and what is concluded."""
+"""Search for an entry that bookies do not have, and its conclusions."""
 
 from typing import cast
 

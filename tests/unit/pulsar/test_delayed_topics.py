@@ -1,4 +1,4 @@
-"""What brokers' answers mean to cancelling: subscriptions, cursors, policies, clocks, and a route they may have."""
+"""Meaning of brokers' responses for cancelling: subscriptions, cursors, policies, clocks, and a route they may have."""
 
 import json
 from collections.abc import Iterator

@@ -32,7 +32,7 @@ records_of = st.lists(st.tuples(st.text(max_size=200), st.none() | st.binary(max
 
 
 def decoded(batch: KeyedBatch) -> Iterator[Record]:
-    """As any client of Pulsar reads a batch."""
+    """Decode a batch like any client of Pulsar."""
     rest = batch.payload
     for _ in range(batch.records):
         (length,) = struct.unpack_from(">I", rest)

@@ -1,4 +1,4 @@
-"""What stands before a message's payload, with and without what brokers add."""
+"""Metadata before a message's payload, with and without brokers' additions."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""What brokers answer when a namespace is to be deleted: what is final, and what may pass."""
+"""Brokers' responses to the deletion of a namespace: final and transient ones."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What brokers answer about shadow topics, as 4.0.8 was seen to answer."""
+"""Brokers' responses about shadow topics, as observed of 4.0.8."""
 
 import json
 from collections.abc import Iterator

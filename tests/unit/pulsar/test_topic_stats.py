@@ -1,4 +1,4 @@
-"""What brokers report of topics: whole, or an error; and subscriptions' progress, read from the text they print."""
+"""Brokers' reports of topics: whole, or an error; and subscriptions' progress, read from the text they print."""
 
 import copy
 from typing import Any
@@ -28,7 +28,7 @@ def cursor(read_position: str, ledger_id: int, properties: dict[str, int]) -> di
 
 
 def internal_stats() -> dict[str, Any]:
-    """As a 4.0.8 broker prints them, shortened."""
+    """Internal statistics as a 4.0.8 broker prints them, shortened."""
     return {
         "lastConfirmedEntry": "10:4",
         "ledgers": [{"ledgerId": 10, "entries": 5}, {"ledgerId": 12, "entries": 0}],

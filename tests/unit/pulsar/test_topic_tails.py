@@ -112,7 +112,7 @@ def topic(broker: BinaryBroker) -> Topic:
 
 @dataclass
 class Statistics:
-    """What the admin REST service answers; an answer that no transaction is open shows what was hidden."""
+    """Responses of the admin REST service; one without open transactions shows hidden messages."""
 
     topic: Topic
     end: Position

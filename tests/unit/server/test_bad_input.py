@@ -215,7 +215,7 @@ def test_a_body_that_is_too_large_is_refused_with_or_without_a_content_length(
 
 
 def raw(server: Served, *parts: bytes) -> bytes:
-    """What comes back for bytes that need not be HTTP, until the answer's end."""
+    """Return the whole response to bytes that need not be HTTP."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
         received = b""
         try:

@@ -47,7 +47,7 @@ def head(method: str, path: str, *lines: str) -> bytes:
 
 
 def all_of(connection: socket.socket) -> bytes:
-    """What comes until the server closes the connection."""
+    """Return the bytes until the server closes the connection."""
     received = b""
     try:
         while piece := connection.recv(65536):

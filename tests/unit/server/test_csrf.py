@@ -67,7 +67,7 @@ class ByCertificate(Authentication):
 
 @pytest.fixture(scope="module")
 def fronts() -> Iterator[dict[str, Front]]:
-    """By what callers have to show."""
+    """Gates by the credentials that callers need."""
     with ExitStack() as stack:
         kinds = {"certificate": ByCertificate(), "nothing": None, "token": by_token()}
         yield {kind: front(stack, authentication) for kind, authentication in kinds.items()}

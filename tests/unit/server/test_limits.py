@@ -25,7 +25,7 @@ TOPIC_DELETIONS = f"{BASE}/topic-deletions"
 
 
 class HangingList(FakeDeletionService):
-    """Its list of topic deletions waits for the metadata store until the test says so."""
+    """Service whose list of topic deletions waits for the metadata store until the test releases it."""
 
     def __init__(self) -> None:
         super().__init__()

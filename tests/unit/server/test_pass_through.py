@@ -1,4 +1,4 @@
-"""What the sidecar does not serve, over real sockets from the caller to brokers and back."""
+"""Pass-through of requests over real sockets, from the caller to brokers and back."""
 
 import http.client
 import json
@@ -49,7 +49,7 @@ class Front:
     service: FakeDeletionService
 
     def arrived(self, broker: int = 0) -> list[Arrived]:
-        """What reached a broker, but for what the sidecar asks it."""
+        """Return the requests that reached a broker, without the sidecar's own."""
         return [one for one in self.brokers[broker].arrived if one.target != RUNTIME]
 
 

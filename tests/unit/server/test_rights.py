@@ -1,4 +1,4 @@
-"""Who has which right: every combination of a right and a caller, and what is read to know it."""
+"""Rights: every combination of a right and a caller, and the reads for the decision."""
 
 import pytest
 from pulsar_sidecar.model.errors import NotAuthorizedError, TemporaryError

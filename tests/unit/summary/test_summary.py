@@ -1,4 +1,4 @@
-"""How ``make test`` ends: counts over all parts, what failed, and where the time went."""
+"""End of ``make test``: counts over all parts, failures, and the slowest parts."""
 
 import dataclasses
 from pathlib import Path

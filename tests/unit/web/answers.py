@@ -1,4 +1,4 @@
-"""What the REST API answers about a cluster, for tests of pages."""
+"""Responses of the REST API about a cluster, for tests of pages."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""How pages ask the REST API: as whom, how often, and what of an answer goes where."""
+"""Pages' requests to the REST API: their credential, their rate, and the use of responses."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What every page promises to the browser, and which paths are the dashboard's."""
+"""Guarantees of every page to the browser, and the dashboard's paths."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What pins this, as a browser shows it."""
+"""Pages of pins, as a browser shows them."""
 
 import re
 from dataclasses import replace

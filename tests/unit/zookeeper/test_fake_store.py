@@ -1,4 +1,4 @@
-"""What a test may ask of the store in memory; its ordinary behaviour is held by the contract suite."""
+"""Special calls of the store in memory; its ordinary behaviour is held by the contract suite."""
 
 import pytest
 from pulsar_sidecar.model.errors import ConflictError, OutcomeUnknownError, TemporaryError

@@ -1,4 +1,4 @@
-"""What is understood of a ZooKeeper server's report of itself."""
+"""Parsing of a ZooKeeper server's report of itself."""
 
 import socket
 import threading

@@ -42,7 +42,7 @@ def nodes(draw: st.DrawFn) -> Node:
 
 
 def encoded_node(node: Node) -> bytes:
-    """As ``GetDataResult`` in ZooKeeper's ``MultiResponse``: a header, the data, the stat."""
+    """Encode like ``GetDataResult`` in ZooKeeper's ``MultiResponse``: a header, the data, the stat."""
     stat = struct.pack(
         "!qqqqiiiqiiq",
         node.created_order,
@@ -146,7 +146,7 @@ def test_a_node_without_data_has_no_bytes() -> None:
 
 
 def test_the_request_as_zookeeper_reads_it() -> None:
-    """As ``MultiOperationRecord`` with ``Op.getData``: per path a header and the path without a watch, then the end."""
+    """Same bytes as ``MultiOperationRecord`` of ``Op.getData``: per path a header, the path, no watch; then the end."""
     request = MultiOperations(((GET_DATA, "/ä".encode()), (GET_DATA, b"/b")))
     expected = b"".join(
         struct.pack("!iBi", 4, 0, -1) + struct.pack("!i", len(path)) + path + b"\x00" for path in ("/ä".encode(), b"/b")

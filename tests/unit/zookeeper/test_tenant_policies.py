@@ -1,4 +1,4 @@
-"""What is read of tenants and namespaces, and for how long it is believed."""
+"""Reads of tenants and namespaces, and their validity."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What the watch and the delayed index read whole: nothing is left out, and what may not be read is named."""
+"""Whole reads for the watch and the delayed index: nothing is omitted, and unreadable nodes are named."""
 
 import threading
 

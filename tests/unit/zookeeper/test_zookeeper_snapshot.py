@@ -160,7 +160,7 @@ def test_compressed_snapshots_are_recognised_by_their_beginning(compress: object
 
 
 def xerial(data: bytes, block: int) -> bytes:
-    """As ``SnappyOutputStream`` writes it."""
+    """Compress like ``SnappyOutputStream``."""
     out = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
     for start in range(0, len(data), block):
         piece = bytes(cramjam.snappy.compress_raw(data[start : start + block]))

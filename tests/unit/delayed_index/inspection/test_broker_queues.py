@@ -1,4 +1,4 @@
-"""What a broker's queues take, as brokers of 4.0.8 reported."""
+"""Memory of a broker's queues, as brokers of 4.0.8 reported it."""
 
 import pytest
 from pulsar_sidecar.features.delayed_index.inspection.broker_queues import queue_bytes, queues_of

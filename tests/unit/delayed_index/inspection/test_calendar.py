@@ -1,4 +1,4 @@
-"""When messages are due: each is counted once, buckets by their own figures, everything else by its own entry."""
+"""Calendar of due messages: each is counted once, buckets by their own figures, everything else by its own entry."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""Which entries buckets rule out by their due times; what has no bit of its own never is."""
+"""Entries that buckets exclude by their due times; one without a bit never is."""
 
 import itertools
 

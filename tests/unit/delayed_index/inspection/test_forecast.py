@@ -1,4 +1,4 @@
-"""What a load would cost, from what is stored."""
+"""Forecast of a load's cost, from stored data."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What is due and not acknowledged: how it is counted, and which reasons the broker's figures show."""
+"""Overdue messages: their count, and the reasons that the broker's figures show."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What is shown of a delayed index: every number, and a tracker only where it is certain."""
+"""Display of a delayed index: every number, and a tracker only where it is certain."""
 
 from dataclasses import replace
 

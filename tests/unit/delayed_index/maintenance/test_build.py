@@ -136,7 +136,7 @@ def test_every_bit_is_an_entrys_own_due_time_and_no_waiting_one_is_forgotten(set
 
 
 def loaded_by_a_broker(setup: IndexToBuild) -> tuple[BucketDelayedDeliveryTracker, FakeClock]:
-    """What a broker's tracker is once it has loaded the topic and read what no bucket has a bit of."""
+    """Return a broker's tracker once it has loaded the topic and read the messages that no bucket has."""
     clock = FakeClock(DUE - 60_000)
     properties = MemoryBucketProperties({name: str(ledger_id) for name, ledger_id in setup.named().items()})
     tracker = BucketDelayedDeliveryTracker(
@@ -188,7 +188,7 @@ def test_more_buckets_than_a_broker_keeps_apart_are_refused(there: int) -> None:
 
 
 def test_messages_that_get_no_index_do_not_make_a_broker_forget_a_bucket() -> None:
-    """It reads them itself, and would seal them with newer ones, over the built buckets between."""
+    """The broker reads them itself, and would seal them with newer ones, over the built buckets between."""
     setup = IndexToBuild({3: [DUE], 5: [DUE + row for row in range(6)], 6: [DUE] * 6}, small_buckets())
     offloaded = {3: OffloadContext(1, 3, "aws-s3", {}, bookkeeper_deleted=True)}
     setup.store.put(

@@ -264,7 +264,7 @@ def test_acknowledged_entries_not_yet_due_are_not_dead(index: CheckedIndex) -> N
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 60), st.integers(0, 60)), min_size=1, max_size=4))
 def test_wrong_share_bound_holds_with_95_percent_confidence(buckets: list[tuple[int, int, int]]) -> None:
-    """Of each bucket: its messages, how many of them are compared, and how many are wrong."""
+    """Figures of each bucket: messages, compared ones and wrong ones."""
     extent, missed, wrong = CheckProgress(), 1.0, 0
     for left, sample, bad in buckets:
         compared, bad_here = min(left, sample), min(left, bad)

@@ -17,7 +17,7 @@ START_MS = 1_700_000_000_000
 
 @dataclass
 class Site:
-    """What a tracker stands on, which outlives it."""
+    """Surroundings of a tracker, which outlive it."""
 
     settings: TrackerSettings
     behaviour: Behaviour = Behaviour.AS_BROKER

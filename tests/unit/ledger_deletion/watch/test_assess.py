@@ -298,7 +298,7 @@ def test_unread_nodes_protect_only_the_kinds_they_may_name(asking: Asking) -> No
 def test_a_tenant_that_neither_policies_nor_local_policies_know_is_protected(
     asking: Asking, tenants: tuple[str, ...], local: tuple[str, ...], goes: bool
 ) -> None:
-    """As in an audit: policies may be in a configuration store of their own."""
+    """Same rule as in an audit: policies may be in a configuration store of their own."""
     asking.fake_pulsar.store.remove(POLICIES)
     for path in (*(f"{POLICIES}/{tenant}" for tenant in tenants), *(f"{LOCAL_POLICIES}/{tenant}" for tenant in local)):
         asking.fake_pulsar.store.put(path)

@@ -1,4 +1,4 @@
-"""What proves a leak: its cause by what is still there, and a record that the second phase takes for the ledger's."""
+"""Evidence of a leak: its cause by the remaining nodes, and a record that the second phase accepts for the ledger."""
 
 import pytest
 from pulsar_sidecar.features.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, encode_record, parse_record

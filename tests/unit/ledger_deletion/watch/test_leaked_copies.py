@@ -39,7 +39,7 @@ SETTLED = SETTLE_SECONDS + SOON
 
 @pytest.fixture
 def topic(fake_pulsar: FakePulsar) -> TopicName:
-    """Its first two ledgers are offloaded, and BookKeeper has them no longer."""
+    """Topic whose first two ledgers are offloaded, and no longer in BookKeeper."""
     plan = TopicPlan(ledgers=LEDGERS, subscriptions=(), offloaded=(0, 1), bookkeeper_deleted=(0, 1), age_ms=0)
     return fake_pulsar.topic("persistent://public/default/offloaded", plan)
 
@@ -63,7 +63,7 @@ def write_list(
 
 
 def trim_first(fake_pulsar: FakePulsar, topic: TopicName) -> tuple[LedgerId, OffloadContext]:
-    """As a broker does that dies before it deletes anything."""
+    """Trim like a broker that dies before it deletes anything."""
     first, *others = fake_pulsar.listed(topic)
     offloaded = contexts(fake_pulsar, topic)
     write_list(fake_pulsar, topic, others, offloaded)
@@ -368,7 +368,7 @@ def test_a_successor_goes_on(fake_pulsar: FakePulsar, topic: TopicName, watcher:
 def test_a_crash_around_any_step_loses_no_copy_that_was_written_down(
     fake_pulsar: FakePulsar, topic: TopicName, step: Step, occurrence: int, before: bool
 ) -> None:
-    """It is kept, appended, kept as appended, forgotten; before the first of these only memory has it."""
+    """The steps: keep it, append it, keep it as appended, forget it; before the first of these only memory has it."""
     steps = CrashAround(step, before=before, occurrence=occurrence)
     with Watcher(fake_pulsar, steps=steps, policy=MAY_BE_SHARED).go(10) as first:
         ledger_id, context = trim_first(fake_pulsar, topic)

@@ -1,4 +1,4 @@
-"""What the watch never appends, and the copy that tiered storage replaced."""
+"""Ledgers that the watch never appends, and the copy that tiered storage replaced."""
 
 import pytest
 from pulsar_sidecar.features.ledger_deletion.watch.results import LeakState

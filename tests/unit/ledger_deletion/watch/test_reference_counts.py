@@ -1,4 +1,4 @@
-"""Which ledgers exist and are in no node: whatever is not sure counts as a reference."""
+"""Existing ledgers that no node names: doubt counts as a reference."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -155,7 +155,7 @@ def test_a_ledger_in_several_lists_leaves_with_the_last_one(walked: bool) -> Non
 
 
 def test_named_by_reads_ids_and_not_bytes() -> None:
-    """Of 2^8 and 2^16, eight bytes in a row can look like a third id's."""
+    """Eight adjacent bytes of 2^8 and 2^16 can look like a third id."""
     counts = counts_of([], (TOPIC, managed_ledger_bytes([1, 1 << 32])))
     assert counts.named_by(LedgerId(1)) == (TOPIC,)
     assert counts.named_by(LedgerId(1 << 32)) == (TOPIC,)

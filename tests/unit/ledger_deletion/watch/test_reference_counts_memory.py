@@ -1,4 +1,4 @@
-"""What ledgers and nodes take in memory."""
+"""Memory of ledgers and nodes."""
 
 import tracemalloc
 

@@ -80,7 +80,7 @@ def _gone(ledger_id: LedgerId, path: str, context: OffloadContext, *, still_list
 def node_data(
     path: str, listed: Sequence[int], replaced: Sequence[int], attempt: int = 1
 ) -> tuple[bytes, NamedLedgers | None]:
-    """What a node is that names these ledgers, and what it holds then."""
+    """Return a node that names these ledgers, with its content."""
     kept = [each for each in listed if each not in replaced]
     if path == CURSOR:
         buckets = {f"#pulsar.internal.delayed.bucket_{each}_0": each for each in listed[1:]}

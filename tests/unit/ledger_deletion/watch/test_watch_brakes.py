@@ -212,7 +212,7 @@ def test_loss_before_resuming_does_not_count_if_proven_later(
 
 
 def test_a_disaster_after_an_earlier_resuming_counts_for_the_next_leader(fake_pulsar: FakePulsar) -> None:
-    """Its brake was lost with the control node, of which an old copy is back, and one more vanished later."""
+    """The brake was lost with the control node, of which an old copy is back, and one more vanished later."""
     topic = crowd(fake_pulsar, 60)
     with Watcher(fake_pulsar).go(10) as first:
         WatchControlNode(fake_pulsar.store).resume()

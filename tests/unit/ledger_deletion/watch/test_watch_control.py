@@ -1,4 +1,4 @@
-"""What operators ask of the watch: kept by compare-and-set, and what cannot be read appends nothing."""
+"""Operators' controls of the watch: stored by compare-and-set; an unreadable node appends nothing."""
 
 import json
 from collections.abc import Callable
@@ -68,7 +68,7 @@ def test_a_long_text_is_refused_shortly() -> None:
 
 @pytest.mark.parametrize("digits", [19, 20, 5_000])
 def test_digits_beyond_any_ledgers_id_are_no_ledger(digits: int) -> None:
-    """They may be a tenant's name, and Python does not read numbers of any length."""
+    """Digits may be a tenant's name, and Python does not parse numbers of any length."""
     assert parse_hold("9" * digits) == str("9" * digits)
 
 

@@ -1,4 +1,4 @@
-"""What the watch withholds by its mode or for an operator."""
+"""Leaks that the watch withholds by its mode or for an operator."""
 
 from collections.abc import Sequence
 

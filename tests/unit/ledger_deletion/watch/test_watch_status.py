@@ -1,4 +1,4 @@
-"""What the watch shows: its status, its lag, the leaks, an explained ledger, and failures while they last."""
+"""Display of the watch: status, lag, leaks, an explained ledger, and failures while they last."""
 
 import pytest
 from pulsar_sidecar.features.ledger_deletion.watch.control import find_leader

@@ -103,7 +103,7 @@ def test_loss_during_failed_walks_is_found(fake_pulsar: FakePulsar, topic: Topic
 
 
 def test_loss_during_a_store_outage_is_found(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
-    """Who leads cannot be asked either; what was read before is compared with what is read after."""
+    """The leader is unknown too; earlier reads are compared with later ones."""
     watcher.go(10)
     watcher.changes.lose_connection()
     for method in METHODS:

@@ -74,14 +74,14 @@ class SteppedClock:
             self.rest()
 
     def rest(self) -> None:
-        """In the loop's thread: let the test go on."""
+        """Let the test continue, from the loop's thread."""
         self._rests.release()
         _demand(self._may_run)
         if self.killed:
             raise Crash
 
     def let(self, seconds: float) -> None:
-        """In the test's thread: let the loop run for so long."""
+        """Let the loop run for so long, from the test's thread."""
         self._until_ms = self.now_ms() + round(1000 * seconds)
         self._may_run.release()
         _demand(self._rests)
