@@ -9,10 +9,10 @@ class Table:
     """One table of figures.
 
     Attributes:
-        title: what was measured.
+        title: title of the measurement.
         header: the columns' names.
         rows: the cells, already with their units.
-        notes: sentences below the table: what the figures depend on.
+        notes: sentences below the table: conditions of the figures.
     """
 
     title: str

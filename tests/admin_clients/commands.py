@@ -1,7 +1,7 @@
 """The commands of pulsar-admin that are run at a broker and at a sidecar, in their order.
 
 Each line begins with what it is: ``r`` reads, ``w`` writes, ``e`` fails for a superuser too. ``~`` after it: the
-answer is never the same twice (rates, uptimes), and only its form is compared.
+response is never the same twice (rates, uptimes), and only its form is compared.
 """
 
 import shlex

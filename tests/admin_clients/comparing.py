@@ -13,7 +13,7 @@ from typing import Any
 from tests.admin_clients.commands import Command
 
 SIDES = ("direct", "beside")
-"""Parts of the names of what the two runs make; as long as each other, since some answers have sizes."""
+"""Parts of the names of what the two runs make; as long as each other, since some responses have sizes."""
 
 _VARYING = tuple(
     (re.compile(pattern), replacement)

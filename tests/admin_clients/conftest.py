@@ -1,4 +1,4 @@
-"""A cluster that asks for tokens and gives rights, a sidecar beside it, and clients."""
+"""A cluster with authentication by tokens and with rights, a sidecar beside it, and clients."""
 
 import subprocess
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def broker(guarded: ClusterUnderTest) -> str:
 
 @pytest.fixture(scope="session")
 def sidecar(guarded: ClusterUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SidecarProcess]:
-    """Start a sidecar that asks for the brokers' tokens and has an identity of its own."""
+    """Start a sidecar that requires the brokers' tokens and has an identity of its own."""
     sidecars = Sidecars(guarded.addresses, tmp_path_factory.mktemp("sidecars"))
     yield sidecars.start(
         authentication_enabled="true",

@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).with_name("AdminCommands.java")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """An address, and the token with which it is asked."""
+    """An address, and the token for it."""
 
     url: str
     token: str

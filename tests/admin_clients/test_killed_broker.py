@@ -1,4 +1,4 @@
-"""A broker is killed while clients call through the sidecar: answers stay honest, and none takes for ever."""
+"""A broker is killed while clients call through the sidecar: responses stay honest, and none takes forever."""
 
 import threading
 import time

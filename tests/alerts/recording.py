@@ -2,7 +2,7 @@
 
 A file has one series a line, with a sample for each second, in promtool's notation: ``3+0x9`` is ten times 3, ``5+1x9``
 counts on from 5, ``stale`` ends a series, ``_x9`` is nine times nothing. Labels are those that Prometheus would
-add; ``instance`` is the sidecar's name. Only metrics that alerts ask for are kept, and no counter that stayed at 0.
+add; ``instance`` is the sidecar's name. Only metrics that alerts use are kept, and no counter that stayed at 0.
 """
 
 import re
@@ -35,7 +35,7 @@ Samples = Sequence[float | None]
 
 
 def asked_for() -> frozenset[str]:
-    """Return the metrics that alerts ask for."""
+    """Return the metrics that alerts use."""
     texts = [path.read_text() for path in FILES]
     return frozenset(re.findall(r"\b(?:pulsar|process)_\w+", " ".join(texts)))
 

@@ -28,7 +28,7 @@ NAME = "audit"
 _DRIVER_MEMORY = "3g"
 _LOCAL = "local[2]"
 _AS_SUBMITTED = "-XX:TieredStopAtLevel=1"
-"""What `deploy/spark/submit.sh` asks of Java in local mode."""
+"""Java's options of `deploy/spark/submit.sh` in local mode."""
 _FINISHED = (0, 2)
 _IDS = ("ids", "references")
 _ID = pa.schema([("ledger_id", pa.int64())])

@@ -1,6 +1,6 @@
 """Cost of finding a batch's loaded topics in a large cluster: bytes from brokers, and time.
 
-A real broker's answer about one topic is recorded and multiplied; brokers of that many topics answer it from another
+A real broker's response about one topic is recorded and multiplied; brokers of that many topics answer it from another
 process, on sockets. The metadata store is in memory: in a cluster it adds four reads. The control is what the sidecar
 asks where nobody owns a topic's bundle: all brokers.
 """

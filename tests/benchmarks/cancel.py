@@ -247,7 +247,7 @@ class _Contenders:
         return self.redis.remove_all("bulk", [f"{one.ledger_id}:{one.entry_id}" for one in sent])
 
     def _wait_until_stored(self) -> None:
-        """Let the sidecar see everything stored, so that its work after the answer is not others' burden."""
+        """Let the sidecar see everything stored, so that its work after the response is not others' burden."""
         give_up = time.monotonic() + 60
         while time.monotonic() < give_up:
             persisted = self.sidecar.metrics().get("pulsar_delayed_message_cancellations_seconds_count", 0)

@@ -186,7 +186,7 @@ def _at_rest(url: str) -> _Listened:
 
 
 def _listen(takes_per_echo: int, url: str, pipe: Connection) -> None:
-    """Hear changes until asked to end; an echo precedes one in so many takes, and the last."""
+    """Receive changes until asked to end; an echo precedes one in so many takes, and the last."""
     listened = _Listened()
     balance = ReferenceCounts()
     with closing(ZooKeeperChanges(url, _CLOCK)) as changes, closing(ZooKeeperMetadataStore(url, _CLOCK)) as store:
@@ -282,7 +282,7 @@ def child(work: Callable[[str, Connection], None], url: str) -> Iterator[Connect
 
 
 def ended(pipe: Connection) -> Any:
-    """Ask a child to end; return what it reports."""
+    """Ask a child to end; return its report."""
     pipe.send("end")
     return pipe.recv()
 

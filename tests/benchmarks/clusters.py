@@ -101,7 +101,7 @@ class ProcessorTime:
 
 
 def wait_until_quiet(addresses: ClusterAddresses) -> None:
-    """Let the members finish what they were asked before: watches hear of every node, long after its change."""
+    """Let the members finish earlier requests: watches receive every node's event, long after its change."""
     give_up = time.monotonic() + _QUIET_PATIENCE_SECONDS
     while time.monotonic() < give_up:
         used = ProcessorTime(addresses.members)

@@ -2,8 +2,8 @@
 
 Operations of all kinds are mixed, many at a time, each kind in namespaces of its own. Where brokers are killed, both
 get SIGKILL at a random moment of each round and restart, and clients repeat what was not answered. Ledgers are counted
-after the brokers' own retries, by a scan of the whole metadata store that asks no sidecar. A ledger's own metadata
-names its owner; ZooKeeper's log tells whether a node ever named the ledger.
+after the brokers' own retries, by a scan of the whole metadata store without a sidecar. A ledger's own metadata
+names its owner; ZooKeeper's log shows whether a node ever named the ledger.
 """
 
 import argparse

@@ -42,7 +42,7 @@ class Operation(StrEnum):
 
     @property
     def is_by_sidecar(self) -> bool:
-        """True if the sidecar has a route for it; everything else is the brokers' work, whoever asks."""
+        """True if the sidecar has a route for it; everything else is the brokers' work, for any client."""
         return self in (Operation.TOPIC_DELETION, Operation.SCHEMA_DELETION)
 
 
@@ -69,7 +69,7 @@ class Row:
         kills: how often both brokers were killed meanwhile; 0 without kills.
         leaked: ledgers in BookKeeper that nothing references in the end.
         never_referenced: those of them that no node ever named, by ZooKeeper's log.
-        kinds: those leaked, by what their own metadata says that they are.
+        kinds: those leaked, by their own metadata.
         copies: offload attempts with objects in tiered storage that no list names.
         resumed: how often the run released the watch's brake, as an operator does.
     """

@@ -1,6 +1,6 @@
 """Cost of checking very many open cancellations on the sidecar that tracks them, without brokers or bookies.
 
-Every few seconds it asks a broker what the subscription's cursor holds and compares. While the cursor still holds all
+Every few seconds it reads the subscription's cursor from a broker and compares. While the cursor still holds all
 that it held, only news and what is over is compared; once something may have been lost, everything is.
 """
 

@@ -1,7 +1,7 @@
-"""Pins where there are very many topics: what a reader waits for, and what the sidecar pays for the answer.
+"""Pins where there are very many topics: what a reader waits for, and what the sidecar pays for the response.
 
 Topics' lists, a cursor of each and their ledgers' metadata are made in a real ZooKeeper, on bookies that are not
-there; a broker has loaded none of them. A look at ``/livez`` every 20 ms shows how long the process answers nobody.
+there; a broker has loaded none of them. A look at ``/livez`` every 20 ms shows how long the process is unresponsive.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def _nodes(topics: int, ledgers: int, bookies: int) -> Iterator[tuple[str, bytes
 
 
 def _answer(url: str) -> requests.Response:
-    """Return the answer, after those that say only how far a reading of all ledgers is."""
+    """Return the response, after those with only the progress of reading all ledgers."""
     while (answer := requests.get(url, timeout=600)).status_code == requests.codes.unavailable:
         time.sleep(_LOOK_SECONDS)
     return answer

@@ -1,4 +1,4 @@
-"""The first answer of the index of shadows: how long a sidecar's first deletion waits for the reading of all topics.
+"""The first response of the index of shadows: how long a sidecar's first deletion waits for the reading of all topics.
 
 The topics are made up, in a real ZooKeeper: each a list of eight ledgers with a cursor, a thousand in a namespace. A
 lost connection costs the same reading. The control knows all topics' paths, asks for as many nodes at a time and
@@ -56,7 +56,7 @@ _COSTS = ("seconds", "used", "of_server")
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """Seconds until the answer, the reader's and the server's processor seconds, and another client's latencies."""
+    """Seconds until the response, the reader's and the server's processor seconds, and another client's latencies."""
 
     seconds: float
     used: float

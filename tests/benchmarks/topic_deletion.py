@@ -35,7 +35,7 @@ _REQUEST_SECONDS = 300
 _BROKERS, _SIDECAR, _BARE = "brokers", "the sidecar", "bare program"
 
 Delete = Callable[[str], float]
-"""Deletes a topic by its path below ``/admin/v2/persistent`` and answers how long that took, in seconds."""
+"""Deletes a topic by its path below ``/admin/v2/persistent`` and returns the time that it took, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ def test_a_live_part_that_cannot_be_read_again_stays_and_is_named_as_old(look: L
         look.page.locator("#deletion", has_text="Not up to date").wait_for(state="detached")
     wait_for(look, "#deletion", "Not up to date the sidecar does not answer")
     assert "topic-1" in look.page.inner_text("#deletion")
-    look.complaints.clear()  # of the answers that failed
+    look.complaints.clear()  # of the responses that failed
 
 
 def test_what_one_has_unfolded_stays_open_while_its_part_is_read_again(look: Look, api: FakeRestApi, url: str) -> None:

@@ -145,7 +145,7 @@ class AckStateSetup:
         return Holes(self.client, parse_topic_name(f"persistent://{namespace}/{name}-{unique()}"))
 
     def broker_stats(self, topic: TopicName) -> bytes:
-        """Return a broker's own answer to ``stats``."""
+        """Return a broker's own response to ``stats``."""
         path = str(topic).replace("://", "/")
         with urlopen(f"{self.cluster.addresses.web_service_urls[0]}/admin/v2/{path}/stats") as answer:
             return bytes(answer.read())

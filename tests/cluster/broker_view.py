@@ -144,7 +144,7 @@ class BrokerView:
     # --- requests --------------------------------------------------------------------------------------------------
 
     def _ask(self, path: str, request: str) -> Any:
-        """Return the answer's document; None if the object is gone, by the metadata store."""
+        """Return the response's document; None if the object is gone, by the metadata store."""
 
         def ask() -> Any:
             try:

@@ -85,7 +85,7 @@ def chosen_cluster(directory: Path) -> Iterator[ClusterUnderTest]:
 
 
 def started_cluster(spec: ClusterSpec) -> AbstractContextManager[ClusterUnderTest]:
-    """Return a cluster with special settings: processes on this machine, or containers if the variable says so."""
+    """Return a cluster with special settings: processes on this machine, or containers if the variable is set."""
     return (compose_cluster if os.environ.get(CLUSTER_VARIABLE) == CONTAINERS else local_cluster)(spec)
 
 

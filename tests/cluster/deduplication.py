@@ -1,4 +1,4 @@
-"""Topics that real brokers deduplicate, a sidecar that inspects them, and their brokers' answers."""
+"""Topics that real brokers deduplicate, a sidecar that inspects them, and their brokers' responses."""
 
 import re
 from collections.abc import Iterator

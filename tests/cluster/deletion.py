@@ -76,12 +76,12 @@ class Scene:
         return started
 
     def append(self, sidecar: SidecarProcess, records: Sequence[Mapping[str, Any]]) -> None:
-        """Append records of ledgers to a sidecar, and tell the oracles."""
+        """Append records of ledgers to a sidecar, and record them for the oracles."""
         sidecar.append(records)
         self.oracles.add_accepted(record["ledgerId"] for record in records)
 
     def delete_topic(self, sidecar: SidecarProcess, topic: TopicName, *, force: bool = False) -> TopicLedgers:
-        """Delete a topic in two phases, tell the oracles, and return its references just before."""
+        """Delete a topic in two phases, record it for the oracles, and return its references just before."""
         before = self.workload.ledgers(topic)
         path = f"/admin/v2/{self.workload.of_topic(topic)}"
         sidecar.call("DELETE", path, **({"force": "true"} if force else {}))

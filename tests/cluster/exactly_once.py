@@ -69,7 +69,7 @@ class Setup:
         self._have_done(lambda: self.rest.change("PUT", path), f"{self.namespace} is unloaded")
 
     def _have_done(self, ask: Callable[[], object], what: str) -> None:
-        """Retry a request until brokers succeed, since they may refuse or not answer while bundles move."""
+        """Retry a request until brokers succeed, since they may refuse or not respond while bundles move."""
         until(lambda: self._answered(lambda: ask() or True), what)
 
     def _answered(self, ask: Callable[[], object]) -> object:

@@ -55,7 +55,7 @@ class Effect(Enum):
     CRASH = "crash"
     """The process ends at once, like after ``kill -9``."""
     FAIL = "fail"
-    """The step fails, like after a lost answer."""
+    """The step fails, like after a lost response."""
     FREEZE = "freeze"
     """The process stops, like after SIGSTOP, until a test resumes it."""
     EXPIRE = "expire"
@@ -173,11 +173,11 @@ def run_nursery() -> None:
     gc.freeze()  # a fork that looks for garbage among all of this would copy it
     for line in sys.stdin:
         wish = json.loads(line)
-        print(_exit_code(wish["ended"]) if "ended" in wish else _fork(wish), flush=True)  # noqa: T201 - the answer
+        print(_exit_code(wish["ended"]) if "ended" in wish else _fork(wish), flush=True)  # noqa: T201 - the response
 
 
 def _keep_validators() -> None:
-    """Build what FastAPI validates every route's parameters and answers with, which depends on nothing but types.
+    """Build what FastAPI validates every route's parameters and responses with, which depends on nothing but types.
 
     It is most of what is left of a start without its imports: 0.7 seconds of processor time.
     """

@@ -27,7 +27,7 @@ _GO_MODULE = "module tools\n\ngo 1.24.0\n"
 class GoTool:
     """A ``main`` package at a version of its module, such as ``helm.sh/helm/v3/cmd/helm`` at ``v3.19.4``.
 
-    Without a package the tool is never built; ``version`` then says where to install it from.
+    Without a package the tool is never built; ``version`` then names its source.
     """
 
     name: str

@@ -23,9 +23,9 @@ class Answered:
     """Outcome of a request.
 
     Attributes:
-        status: HTTP status; 0 without an answer in time.
+        status: HTTP status; 0 without a response in time.
         reason: reason of an error.
-        age_ms: age of the answered reading; None if the answer has none.
+        age_ms: age of the answered reading; None if the response has none.
     """
 
     status: int
@@ -35,7 +35,7 @@ class Answered:
 
 
 def ask(sidecar: SidecarProcess, method: str, path: str, patience_seconds: float = 60.0) -> Answered:
-    """Send a request and return its outcome, with or without an answer."""
+    """Send a request and return its outcome, with or without a response."""
     began = time.monotonic()
     try:
         answer = requests.request(method, sidecar.url + path, timeout=patience_seconds)

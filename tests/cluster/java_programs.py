@@ -1,6 +1,6 @@
 """Programs of one Java file each, run with a distribution's jars and controlled by lines.
 
-Java compiles the file at the start. Invariant: the process ends with the `with` block, by itself or by a kill.
+Java compiles the file at the start. Invariant: the process ends with the `with` block, normally or by a kill.
 """
 
 import subprocess

@@ -42,7 +42,7 @@ def offloading_to(
     block_bytes: int = 64 * 1024 * 1024,
     **options: Any,
 ) -> Iterator[ClusterUnderTest]:
-    """Run a cluster that offloads to the bucket, unless a namespace's policy says otherwise."""
+    """Run a cluster that offloads to the bucket, unless a namespace's policy differs."""
     broker_conf = {
         **offload_conf(bucket),
         "managedLedgerOffloadMaxBlockSizeInBytes": str(block_bytes),

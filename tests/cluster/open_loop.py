@@ -1,10 +1,10 @@
-"""A client in a process of its own that sends requests at fixed moments, whether or not earlier ones were answered.
+"""A client in a process of its own that sends requests at fixed moments, whether or not earlier ones have responses.
 
 A latency counts from the moment at which the request should have been sent, so a server that stalls is charged with
 every request that it kept waiting, and a late client with its own lateness. Beside it stands what was on the wire: from
-the moment of sending to the one at which the kernel had the answer, without what the client waits for a processor. Two
-kinds of requests: HTTP GETs over keep-alive connections, and ZooKeeper reads and writes (four to one) over one session,
-as another client of the cluster makes them.
+the moment of sending to the one at which the kernel had the response, without what the client waits for a processor.
+Two kinds of requests: HTTP GETs over keep-alive connections, and ZooKeeper reads and writes (four to one) over one
+session, as another client of the cluster makes them.
 """
 
 import argparse
@@ -73,7 +73,7 @@ class OpenLoopClient:
         self._process = process
 
     def take(self) -> Latencies:
-        """Return everything answered since the last call."""
+        """Return all responses since the last call."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
@@ -104,14 +104,14 @@ def open_loop_client(kind: str, host: str, port: int, rate: float, path: str = "
 
 
 class Lane(Protocol):
-    """A connection that answers in the order of the requests."""
+    """A connection whose responses keep the order of the requests."""
 
     socket: socket.socket
 
     def request(self, number: int) -> bytes: ...
 
     def answers(self, data: bytes) -> int:
-        """Return the number of answers that have become complete."""
+        """Return the number of responses that have become complete."""
         ...
 
 
@@ -214,7 +214,7 @@ def _stamp_ns(ancillary: Sequence[tuple[int, int, bytes]]) -> int | None:
 
 
 def _run(lanes: Sequence[Lane], rate: float) -> None:
-    """Send until standard input ends; each line there asks for the latencies since the last one."""
+    """Send until standard input ends; each line there requests the latencies since the last one."""
     by_descriptor = {lane.socket.fileno(): lane for lane in lanes}
     waiting: dict[int, deque[tuple[float, int]]] = {descriptor: deque() for descriptor in by_descriptor}
     for lane in lanes:

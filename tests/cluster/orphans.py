@@ -2,7 +2,7 @@
 
 Each carries the metadata that a broker's own BookKeeper client wrote for a closed ledger of a topic that is loaded and
 alive, under an id of its own, with the version and the time that ZooKeeper gives it. Only the nodes are made: deleting
-a ledger is deleting its node, for BookKeeper's client as for ours, and no bookie is asked.
+a ledger is deleting its node, for BookKeeper's client as for ours, and no bookie is involved.
 """
 
 import itertools
@@ -31,7 +31,7 @@ from tests.cluster.topics import Workload
 from tests.fakes.bookkeeper import delimited
 
 _FIRST_ID = 1_000_000_000
-"""Far above what BookKeeper gives out in a run; each run begins some millions further on."""
+"""Far above BookKeeper's ids in a run; each run begins some millions further on."""
 _RUNS = 100
 _IDS_OF_A_RUN = 10_000_000
 

@@ -1,6 +1,6 @@
 """Hundreds of subscriptions with delayed indexes in buckets, and of schemas with several versions, to delete.
 
-Invariant: a deletion counts as done only if its answer says so, or its object is gone.
+Invariant: a deletion counts as done only if its response says so, or its object is gone.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ class Parts:
         """Return subscriptions that 4.0.8 brokers cannot delete any more.
 
         A broker deletes a bucket's ledger before its pointer; if it dies between the two, it leaves a dangling
-        reference, and the next broker always answers 500.
+        reference, and the next broker always returns 500.
         """
         left = {topic: workload.ledgers(topic).buckets for topic in {topic for topic, _ in self.subscriptions.values()}}
         listed = {path: left[topic].get(name, frozenset()) for path, (topic, name) in self.subscriptions.items()}

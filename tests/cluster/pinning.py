@@ -58,7 +58,7 @@ class Pinned:
 
     Attributes:
         ledger_id: ledger to request if the topic does not list it.
-        ends_ms: bounds of the time at which the pin ends by itself.
+        ends_ms: bounds of the time at which the pin expires.
         loaded: True if a broker has the topic loaded.
     """
 
@@ -311,7 +311,7 @@ def unreferenced(pins: Pins, name: str) -> Pinned:
 
 
 def unloaded(made: "Cause") -> "Cause":
-    """Return a cause for an unloaded topic, whose pin does not end by itself."""
+    """Return a cause for an unloaded topic, whose pin does not expire."""
 
     def cause(pins: Pins, name: str) -> Pinned:
         pinned = made(pins, name)
@@ -350,5 +350,5 @@ SCENES: tuple[tuple[Cause, str], ...] = (
     (cursor_ledger, f"{ADMIN} topics unload"),
     (unreferenced, f"{SIDECAR} topics delete-ledger"),
 )
-"""Causes with the commands that free bytes by themselves; other remedies say to wait, to ask or to look."""
+"""Causes with the commands that free bytes directly; other remedies are to wait or to investigate."""
 LOOKS = re.compile("pulsar-sidecar (subscriptions ack-state|deduplication show|pins topic) .*")

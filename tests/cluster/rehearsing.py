@@ -26,7 +26,7 @@ from tests.cluster.topics import Workload, unique
 MOST_RANGES = 50
 _DELAYED = 350
 _READING = (Consequence.ACKNOWLEDGED_AGAIN, Consequence.IN_FLIGHT, Consequence.REPLAYED, Consequence.READ_FOR_INDEX)
-"""What makes the next owner read entries from bookies."""
+"""Causes for the next owner to read entries from bookies."""
 CONF = {
     **FAST_SESSIONS,
     "statsUpdateFrequencyInSecs": "1",
@@ -69,7 +69,7 @@ class Served:
             self.acknowledged.add(position_of(message))
 
     def again(self) -> set[Position]:
-        """Return what a broker delivers again, once one does."""
+        """Return a broker's redeliveries, once there are some."""
         first = until(lambda: received(self.consumer, 1_000), f"{self.topic} is delivered again")
         found = {position_of(first)}
         while (message := received(self.consumer, 2_000)) is not None:
@@ -131,7 +131,7 @@ class Setup:
         return f"/admin/v2/rehearsal/brokers/{self.cluster.addresses.member_urls[broker].removeprefix('http://')}"
 
     def settled(self, broker: str, in_flight: int) -> Rehearsal | None:
-        """Return a rehearsal once so many messages are in flight, and the broker has stored what it stores."""
+        """Return a rehearsal once so many messages are in flight, and the broker has stored its cursors."""
         told = self.rehearsal(broker)
         if counts(told)[Consequence.IN_FLIGHT] != in_flight:
             return None
@@ -207,7 +207,7 @@ def rehearsed_and_counted(setup: Setup) -> tuple[Rehearsal, Mapping[Consequence,
         Consequence.REPLAYED: setup.replayed(survivor),
         Consequence.DELAYED: setup.delayed(survivor, delayed.topic),
     }
-    # Bookies do not say for what brokers read: for all of it, and a few entries that hold cursors and buckets.
+    # Bookies do not report the purpose of reads: for all of it, and a few entries that hold cursors and buckets.
     told_reads = sum(counts(told)[each] or 0 for each in _READING)
     assert within_a_tenth(told_reads, setup.entries_read() - read), (told, setup.entries_read() - read)
     return told, counted

@@ -110,14 +110,14 @@ class SidecarClient:
     def request(
         self, method: str, path: str, body: object = None, *, seconds: float = OPERATION_SECONDS, **params: str
     ) -> requests.Response:
-        """Return any answer, without following redirects."""
+        """Return any response, without following redirects."""
         return requests.request(
             method, self.url + path, json=body, params=params, headers=self._headers, timeout=seconds,
             allow_redirects=False,
         )  # fmt: skip
 
     def call(self, method: str, path: str, body: object = None, **params: str) -> Any:
-        """Make a call that must succeed; return its JSON, None for an empty answer."""
+        """Make a call that must succeed; return its JSON, None for an empty response."""
         answer = self.request(method, path, body, **params)
         assert answer.status_code < 300, f"{method} {path}: {answer.status_code} {answer.text[:500]}\n{self.log()}"
         return answer.json() if answer.content else None
@@ -256,34 +256,34 @@ class Sidecars:
         return self._shared
 
     def start(self, **settings: object) -> SidecarProcess:
-        """Start another one and wait until it is ready; ``settings`` by Python names override `QUICK`."""
+        """Start another sidecar and wait until it is ready; ``settings`` by Python names override `QUICK`."""
         sidecar = self.launch(**settings)
         sidecar.wait_until_ready()
         return sidecar
 
     def start_with_defaults(self, **settings: object) -> SidecarProcess:
-        """Start another one like operators, without `QUICK`, and wait until it is ready."""
+        """Start another sidecar like operators, without `QUICK`, and wait until it is ready."""
         sidecar = self._launch({**DELETING, **settings})
         sidecar.wait_until_ready()
         return sidecar
 
     def start_with_defaults_in(self, environment: Mapping[str, str], **settings: object) -> SidecarProcess:
-        """Start another one like operators in its own process, which shares no memory with a nursery."""
+        """Start another sidecar like operators in its own process, which shares no memory with a nursery."""
         sidecar = self._launch({**DELETING, **settings}, partial(_serve, environment))
         sidecar.wait_until_ready()
         return sidecar
 
     def launch(self, **settings: object) -> SidecarProcess:
-        """Start another one without waiting."""
+        """Start another sidecar without waiting."""
         return self._launch({**QUICK, **settings})
 
     def launch_failing(self, *faults: str, **settings: object) -> SidecarProcess:
-        """Start another one that dies or fails at its steps (`failing_sidecar.Fault`), without waiting."""
+        """Start another sidecar that dies or fails at its steps (`failing_sidecar.Fault`), without waiting."""
         assert self._network is None, "sidecars of the nursery are on this machine's own network"
         return self._launch({**QUICK, **settings}, partial(nursery().start, faults=faults))
 
     def launch_in(self, environment: Mapping[str, str], log: Path | None = None, **settings: object) -> SidecarProcess:
-        """Start another one with other environment variables, or with its output elsewhere, without waiting."""
+        """Start another sidecar with other environment variables, or with its output elsewhere, without waiting."""
         return self._launch({**QUICK, **settings}, partial(_serve, environment, elsewhere=log))
 
     def _launch(

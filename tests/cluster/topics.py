@@ -121,7 +121,7 @@ class Workload:
     # --- requests to brokers ---------------------------------------------------------------------------------------
 
     def request(self, method: str, path: str, body: object = None, **params: str) -> requests.Response:
-        """Make a call of the admin REST API, following redirects, and return any answer."""
+        """Make a call of the admin REST API, following redirects, and return any response."""
         return requests.request(
             method, f"{self._urls[0]}/admin/v2/{path}", json=body, params=params, timeout=_REQUEST_SECONDS
         )

@@ -72,7 +72,7 @@ def fake_subject() -> Iterator[Subject]:
 
 @contextmanager
 def cluster_subject(addresses: ClusterAddresses) -> Iterator[Subject]:
-    """Two clients of the cluster; what earlier tests left waiting is skipped first."""
+    """Two clients of the cluster; messages of earlier tests are skipped first."""
     clock = SystemClock()
     settings = ConsumerSettings(postpone_ms=POSTPONE_MS)
     with ZooKeeperMetadataStore(addresses.metadata_store_url, clock) as store:

@@ -1,4 +1,4 @@
-"""Calls a sidecar with the client that was generated from its document, and prints what came of it as JSON.
+"""Calls a sidecar with the client that was generated from its document, and prints the outcome as JSON.
 
 `test_generated_client` runs it where the client's own dependencies are: ``python generated_client_calls.py URL TOKEN``.
 """
@@ -36,7 +36,7 @@ def main(url: str, token: str) -> None:
 
 
 def shown(parsed: Any) -> Any:
-    """The class that the client made of an answer, with its content."""
+    """The class that the client made of a response, with its content."""
     if isinstance(parsed, list):
         return [shown(item) for item in parsed]
     return None if parsed is None else {"class": type(parsed).__name__, **parsed.to_dict()}

@@ -67,7 +67,7 @@ def empty_store(request: pytest.FixtureRequest) -> Iterator[str | None]:
 
 
 def empty_etcd(url: str) -> None:
-    """etcd has no chroot: what an earlier test left is removed."""
+    """Remove an earlier test's keys, since etcd has no chroot."""
     gateway = EtcdGateway(url, CLOCK, PATIENT)
     gateway.reading("remove everything", "kv/deleterange", {"key": encoded("\0"), "range_end": encoded("\0")})
     gateway.close()
@@ -104,7 +104,7 @@ def _remove(client: KazooClient, path: str) -> None:
 
 @contextmanager
 def raw_client(url: str) -> Iterator[KazooClient]:
-    """kazoo itself, for what only a stranger to the driver may do."""
+    """kazoo itself, for changes by other clients than the driver."""
     client = KazooClient(parse_metadata_store_url(url).hosts)
     client.start()
     try:
@@ -188,7 +188,7 @@ def without_kazoo_log() -> Iterator[None]:
 
 
 def arm_in_time(changes: ZooKeeperChanges | ZooKeeperTopicChanges) -> None:
-    """Have changes heard again, as soon as the server lets them."""
+    """Deliver changes again, as soon as the server allows it."""
 
     def armed() -> bool:
         try:

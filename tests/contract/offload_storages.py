@@ -417,10 +417,10 @@ class Refusals:
     indexes: bool = False
     """Writes of index objects, which come last in an offload."""
     silent: bool = False
-    """True to answer deletions with success, and not to delete."""
+    """True to confirm deletions without deleting."""
 
     def answer(self, environ: Mapping[str, Any]) -> str | None:
-        """Return the status of an answer in place of the server's; several objects are deleted by a POST."""
+        """Return the status of a response in place of the server's; several objects are deleted by a POST."""
         method, path, query = environ["REQUEST_METHOD"], environ["PATH_INFO"], environ["QUERY_STRING"]
         is_deletion = method == "DELETE" or (method == "POST" and query.startswith("delete"))
         if is_deletion and self.silent:
@@ -446,7 +446,7 @@ def s3_server(refusals: Refusals | None = None) -> Iterator[str]:
 
 @contextmanager
 def gcs_server(directory: Path) -> Iterator[str]:
-    """The URL of fake-gcs-server, which listens with TLS unless told not to."""
+    """The URL of fake-gcs-server, which listens with TLS by default."""
     program = tool_or_skip(FAKE_GCS_SERVER)
     with _process(directory, lambda port: [
         *(str(program), "-backend", "memory", "-scheme", "http", "-host", LOOPBACK, "-port", port),
@@ -457,7 +457,7 @@ def gcs_server(directory: Path) -> Iterator[str]:
 
 @contextmanager
 def azure_server(directory: Path) -> Iterator[str]:
-    """The URL of Azurite; the client asks for a later version of the API than it knows."""
+    """The URL of Azurite; the client uses a later version of the API than it supports."""
     program = shutil.which("azurite-blob")
     if program is None:
         pytest.skip("no azurite-blob: npm install --global azurite@3.35.0")

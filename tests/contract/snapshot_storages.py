@@ -30,7 +30,7 @@ class MemoryStorage:
 
 
 class BookieStorage:
-    """The adapter; what it works with may be fake or real."""
+    """The adapter, on a fake or real storage."""
 
     def __init__(
         self, store: MetadataStore, next_id: Callable[[], LedgerId], bookies: BookieConnections, size: int

@@ -189,7 +189,7 @@ def test_a_bookie_that_died_leaves_nothing_half_written(
     before = create(real)
     cluster.kill("bookie-1")
     try:
-        # Registered until its session ends: first it is written to in vain, then there are too few.
+        # Registered until its session ends: first a write to it fails, then there are too few.
         with pytest.raises(TemporaryError, match="needs 2 bookies"):
             create(real)
         assert len(real.storage.get_bucket_snapshot_metadata(before)) == 2, "the other bookie has it"

@@ -1,4 +1,4 @@
-"""etcd while its server, its revisions or a lease go: what was missed is never passed over in silence."""
+"""etcd while its server, its revisions or a lease go: missed changes are never ignored."""
 
 from collections.abc import Iterator
 from contextlib import closing

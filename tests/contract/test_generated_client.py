@@ -32,7 +32,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, Any]]:
-    """Status and what the client made of the answer, by call."""
+    """Status and the client's reading of the response, by call."""
     assert PROGRAMS.exists(), "run: make .venv/openapi-client/.installed"
     directory, token = tmp_path_factory.mktemp("client"), hs256(ADMIN)
     service = furnished()

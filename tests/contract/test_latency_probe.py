@@ -29,7 +29,7 @@ CLOCK = SystemClock()
 
 @dataclass
 class Listener:
-    """Remembers what it observed."""
+    """Recorder of observations."""
 
     observed: list[float] = field(default_factory=list)
     threads: set[str] = field(default_factory=set)
@@ -44,7 +44,7 @@ class Listener:
         self.observed.append(CLOCK.monotonic_seconds() - began)
 
     def is_waiting(self) -> bool:
-        """Return True while a probe has had no answer for a while."""
+        """Return True while a probe has had no response for a while."""
         return self.probed_at is not None and CLOCK.monotonic_seconds() - self.probed_at > 0.3
 
     def probe_interval_seconds(self) -> float:

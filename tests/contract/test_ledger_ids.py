@@ -47,7 +47,7 @@ def test_long_ids_where_others_have_begun_with_them(store: AnyStore, root: str) 
     store.create(f"{root}/idgen-long", b"")
     ids = ids_of(store, root)
     first = ids.next()
-    # On etcd the number 0 goes to whoever makes the folder.
+    # On etcd the number 0 goes to the caller that makes the folder.
     assert first - (1 << 32) in (0, 1)
     assert ids.next() == first + 1
     assert not store.children(f"{root}/idgen-long/HOB-0000000001")

@@ -281,7 +281,7 @@ def test_a_dead_broker_is_temporary_until_its_registration_ends(real: ClusterSub
 
 
 def eventually(read: Callable[[], _Answer], holds: Callable[[_Answer], bool]) -> _Answer:
-    """Read until it holds; what was read."""
+    """Read until the condition holds; return the reading."""
     found: list[_Answer] = []
 
     def look() -> bool:

@@ -310,7 +310,7 @@ def test_too_large_a_node_is_refused_before_it_breaks_the_connection(store: ZooK
 
 
 def test_large_nodes_among_small_ones_do_not_exhaust_a_small_server(store: ZooKeeperMetadataStore, url: str) -> None:
-    """The server has 128 MB; it ends when they do not suffice for the answer that it is asked to build."""
+    """The server has 128 MB; it ends when they do not suffice for the requested response."""
     small = fill(url, 600)
     large = [f"/large/{number}" for number in range(24)]
     for path in large:

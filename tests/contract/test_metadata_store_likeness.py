@@ -1,4 +1,4 @@
-"""The store in memory against the real one: any sequence of calls gives the same answers on both.
+"""The store in memory against the real one: any sequence of calls gives the same results on both.
 
 Everything that other tests conclude from the store in memory rests on this likeness.
 """

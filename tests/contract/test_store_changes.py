@@ -68,7 +68,7 @@ def unarmed(store_url: str | None) -> Iterator[Watched]:
 
 @pytest.fixture
 def watched(unarmed: Watched) -> Watched:
-    # Nothing of what is watched is there yet.
+    # No watched node exists yet.
     unarmed.changes.arm()
     return unarmed
 
@@ -184,7 +184,7 @@ def test_nothing_is_heard_before_arming(unarmed: Watched) -> None:
 
 def test_arming_again_forgets_and_goes_on(watched: Watched) -> None:
     watched.store.create("/schemas/a", b"")
-    # What is still on its way when the watches are set again may be named.
+    # Events in flight when the watches are set again may be reported.
     watched.changes.echo_seconds()
     watched.changes.arm()
     assert watched.heard() == Changes()

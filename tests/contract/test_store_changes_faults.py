@@ -1,4 +1,4 @@
-"""Hearing of ZooKeeper's changes while connections break: what was missed is never passed over in silence."""
+"""Hearing of ZooKeeper's changes while connections break: missed changes are never ignored."""
 
 import random
 import socket
@@ -75,7 +75,7 @@ def client_of(changes: ZooKeeperChanges) -> KazooClient:
 
 
 def cut(changes: ZooKeeperChanges) -> None:
-    """Break the connection; the session goes on."""
+    """Break the connection; the session continues."""
     connection = client_of(changes)._connection._socket
     if connection is not None:
         # It may be broken already.

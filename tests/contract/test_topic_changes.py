@@ -46,7 +46,7 @@ BUSY_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A store, and what hears of its topics."""
+    """A store, and the watch of its topics."""
 
     store: MetadataStore
     changes: TopicChanges
@@ -114,7 +114,7 @@ def test_nothing_is_heard_before_arming_and_arming_again_forgets(unarmed: Watche
     unarmed.changes.arm()
     unarmed.store.create(TOPIC, b"")
     unarmed.changes.arm()
-    # What is still on its way when the watches are set again may be named.
+    # Events in flight when the watches are set again may be reported.
     assert unarmed.changes.catch_up() in ((), (TOPIC,))
     unarmed.store.create(PARTITIONED, b"")
     assert unarmed.changes.catch_up() == (PARTITIONED,)

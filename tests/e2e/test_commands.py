@@ -94,7 +94,7 @@ def test_drained_lists_work_left_by_an_uninstall(scene: Scene) -> None:
     left = scene.orphans(scene.topic("unfinished"), 2)
 
     def undone() -> dict[str, int]:
-        """Return counts by kind once all of them are known: brokers have just been asked for the first time."""
+        """Return counts by kind once all of them are known, after the first query of brokers."""
         answer = until(lambda: counted(sidecar.command("drained", "--output", "json")), "everything is counted")
         assert answer.exit_code == (FINDINGS if answer.json else DONE), answer
         return {row["what"]: row["count"] for row in answer.json}

@@ -1,4 +1,4 @@
-"""The audit's report as a browser shows it: names are text and nothing else, and the page asks for nothing."""
+"""The audit's report as a browser shows it: names are plain text, and the page loads nothing."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""An admin REST API with a test's answers by path and a record of requests."""
+"""An admin REST API with a test's responses by path and a record of requests."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -6,7 +6,7 @@ from pulsar_sidecar.model.errors import NotFoundError
 
 
 class FakeAdminRest:
-    """`AdminRest` with prepared answers; the broker answers other paths as unknown."""
+    """`AdminRest` with prepared responses; other paths are unknown to the broker."""
 
     def __init__(self) -> None:
         self.answers: dict[str, object] = {}

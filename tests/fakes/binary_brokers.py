@@ -17,7 +17,7 @@ from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 
 Answers = Sequence[api.BaseCommand | bytes] | None
-"""Answers to a command, whole frames as bytes; None breaks the connection."""
+"""Responses to a command, whole frames as bytes; None breaks the connection."""
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class BinaryBroker:
         return [came for came in self.seen if came.type == kind]
 
     def on(self, kind: int, answer: Callable[[api.BaseCommand], Answers], times: int = -1) -> None:
-        """Answer the next commands of a kind so, by default all, and the others as usual."""
+        """Respond so to the next commands of a kind, by default all, and to the others as usual."""
         left = itertools.count() if times < 0 else iter(range(times))
         self.answer = lambda of, came: (
             answer(came) if came.type == kind and next(left, None) is not None else usual(of, came)
@@ -47,7 +47,7 @@ class BinaryBroker:
 
 
 def usual(broker: BinaryBroker, came: api.BaseCommand) -> Answers:
-    """Return a healthy broker's answers."""
+    """Return a healthy broker's responses."""
     kind = api.BaseCommand
     match came.type:
         case kind.CONNECT:
@@ -185,4 +185,4 @@ def _serve(connection: socket.socket, broker: BinaryBroker) -> None:
             try:
                 connection.sendall(b"".join(one if isinstance(one, bytes) else encode(one) for one in answers))
             except OSError:
-                return  # the client disconnected before its answer
+                return  # the client disconnected before its response

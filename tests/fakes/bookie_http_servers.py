@@ -14,8 +14,8 @@ class BookieHttpServer:
     """A bookie's HTTP server.
 
     Attributes:
-        trouble: verbs and paths that answer 500.
-        answers: bodies by verb and path; others answer 500.
+        trouble: verbs and paths that return 500.
+        answers: bodies by verb and path; others return 500.
     """
 
     url: str = ""

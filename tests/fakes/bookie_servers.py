@@ -39,18 +39,18 @@ def stored_entry(
 
 
 def response(code: int, ledger_id: int, entry_id: int, entry: bytes = b"") -> bytes:
-    """Return a framed answer to a read."""
+    """Return a framed response to a read."""
     return _RESPONSE.pack(_RESPONSE.size - 4 + len(entry), 0x02020000, code, ledger_id, entry_id) + entry
 
 
 def batch_response(code: int, ledger_id: int, entry_id: int, entries: Sequence[bytes] = ()) -> bytes:
-    """Return a framed answer to a read of a batch from entry ``entry_id`` on."""
+    """Return a framed response to a read of a batch from entry ``entry_id`` on."""
     body = struct.pack(">q", entry_id) + b"".join(struct.pack(">i", len(entry)) + entry for entry in entries)
     return _RESPONSE.pack(_RESPONSE.size - 4 + len(body), 0x02070000, code, ledger_id, entry_id) + body
 
 
 def addition_response(code: int, ledger_id: int, entry_id: int) -> bytes:
-    """Return a framed answer to an addition."""
+    """Return a framed response to an addition."""
     return _RESPONSE.pack(_RESPONSE.size - 4, 0x02010000, code, ledger_id, entry_id)
 
 
@@ -172,7 +172,7 @@ def _handler_of(bookie: FakeBookie) -> type[socketserver.BaseRequestHandler]:
 
 
 class FakeBookies:
-    """Bookies in memory for single reads (`BookieReads`), some of which do not answer."""
+    """Bookies in memory for single reads (`BookieReads`), some of which do not respond."""
 
     def __init__(self) -> None:
         self.held: dict[BookieId, dict[EntryId, bytes]] = {}

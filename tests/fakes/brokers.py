@@ -95,7 +95,7 @@ class FakeTopicAdmin:
         self.hooks.before("delete_topic", lose, times=times)
 
     def miss_next(self, *, times: int = 1) -> None:
-        """Make the broker answer the next deletions that the topic does not exist."""
+        """Make the broker report for the next deletions that the topic does not exist."""
         self.hooks.fail_next("delete_topic", NotFoundError("the broker knows no such topic"), times=times)
 
     def load_topics(self, topics: Sequence[TopicName]) -> None:

@@ -127,7 +127,7 @@ class FakeLoaded:
 
 @dataclass(slots=True)
 class FakeDeletions:
-    """`PendingBucketDeletions` with the same answer for all."""
+    """`PendingBucketDeletions` with the same response for all."""
 
     ready: Exception | None = None
     refusal: str | Exception | None = None

@@ -1,4 +1,4 @@
-"""Brokers that deduplicate like ``MessageDeduplication``, and that die, forget and lose answers.
+"""Brokers that deduplicate like ``MessageDeduplication``, and that die, forget and lose responses.
 
 A broker checks a batch on arrival and stores it with the write: `FakeDeduplicatingBrokers.hold` delays writes, so that
 pushed entries are not persisted yet. Several topics share one broker process, which `die` ends.
@@ -176,7 +176,7 @@ class FakeDeduplicatingBrokers:
     Attributes:
         partition_counts: partitions of partitioned topics.
         hold: True to store writes one at a time while a producer waits, or by `FakeTopic.write`, instead of at once.
-        lost_answers: number of next answers that never arrive and break their connections.
+        lost_answers: number of next responses that never arrive and break their connections.
         refusals: errors of the next openings, one each.
         step: function called with each event, in which a test may raise.
         sent: received batches with their producers' names.

@@ -25,7 +25,7 @@ TOPIC = parse_topic_name("persistent://public/default/orders")
 
 
 class FakeSnapshots:
-    """`StoredSnapshots` from the nodes, or from a test's answers by node data."""
+    """`StoredSnapshots` from the nodes, or from a test's values by node data."""
 
     def __init__(self) -> None:
         self.answers: dict[bytes, Snapshot | Unreadable] = {}

@@ -59,7 +59,7 @@ class FakeBucketEntries:
 
 
 class FakeCursorPositions:
-    """`CursorPositions` from the node's position, with a test's ranges or unreadable answer."""
+    """`CursorPositions` from the node's position, with a test's ranges or unreadable state."""
 
     def __init__(self) -> None:
         self.ranges: dict[Position, list[tuple[int, int, int]]] = {}

@@ -1,6 +1,6 @@
 """`LedgerDeletion` in memory, for tests of the server, the CLI and the pages.
 
-It returns a test's answers, records its requests, and raises a test's errors.
+It returns a test's results, records its requests, and raises a test's errors.
 """
 
 from collections.abc import Callable, Sequence
@@ -184,7 +184,7 @@ class FakeDeletionService:
     known_status: ServiceStatus | None = None
     last_reclaim: Reclaim | None = None
     shadow_answers: list[Any] = field(default_factory=list)
-    """Answers to calls of `delete_shadow`: an error, or the stage, the reason of its wait, and lost ledgers."""
+    """Results of calls of `delete_shadow`: an error, or the stage, the reason of its wait, and lost ledgers."""
     missing_sources: tuple[str, ...] = ()
     missing: str | None = None
     remembers: bool = False

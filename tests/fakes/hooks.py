@@ -56,7 +56,7 @@ class Hooks:
 
 
 class AnswerLostError(Exception):
-    """Raised by a hook to lose the answer of a change, with or without its effect."""
+    """Raised by a hook to lose the response of a change, with or without its effect."""
 
     def __init__(self, *, applied: bool) -> None:
         super().__init__("the answer was lost")

@@ -1,4 +1,4 @@
-"""HTTP servers that answer as a test wants, and remember what reached them."""
+"""HTTP servers with a test's responses and a record of requests."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 NO_CLIENTS: dict[str, object] = {"publishers": [], "subscriptions": {}}
-"""What every answer to ``stats`` has, of a topic without clients."""
+"""What every response to ``stats`` has, of a topic without clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def http_server(answer: Callable[[Arrived], Answer] = lambda _: Answer(200)) -> 
         request_queue_size = 128
 
         def handle_error(self, request: object, client_address: object) -> None:
-            # A client may leave before its answer.
+            # A client may leave before its response.
             if not isinstance(sys.exception(), ConnectionError):
                 super().handle_error(request, client_address)  # type: ignore[arg-type]
 

@@ -23,7 +23,7 @@ class FakeIssuer:
     Attributes:
         keys: published keys by id.
         changes: changes of the discovery document.
-        answers: bodies of whole paths that override the usual ones; None answers 500.
+        answers: bodies of whole paths that override the usual ones; None returns 500.
         statuses: statuses of paths, instead of 200.
         asked: requested paths, in order.
         forms: token requests of clients, in order.

@@ -1,4 +1,4 @@
-"""Answers of the watch for leaked ledgers, for tests of the server, the CLI and the pages."""
+"""Results of the watch for leaked ledgers, for tests of the server, the CLI and the pages."""
 
 from pulsar_sidecar.features.ledger_deletion.results import SidecarInstance
 from pulsar_sidecar.features.ledger_deletion.watch.results import (

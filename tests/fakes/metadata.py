@@ -1,8 +1,8 @@
 """A metadata store in memory, for tests that stop a workflow between any two steps.
 
 Invariant: the semantics are those of the ZooKeeper driver; ``tests/contract/test_metadata_store.py`` runs one suite on
-both. A test requests every fault by name: a failing call, a lost answer, a rival's step just before a call, the end of
-a session, the passing of time.
+both. A test requests every fault by name: a failing call, a lost response, a rival's step just before a call, the end
+of a session, the passing of time.
 """
 
 import re
@@ -157,7 +157,7 @@ class FakeMetadataStore:
         self.before(method, raise_error, path=path, times=times)
 
     def lose_answer_next(self, method: Change, *, applied: bool) -> None:
-        """Lose the answer of the next write, with or without its effect."""
+        """Lose the response of the next write, with or without its effect."""
 
         def lose() -> None:
             raise _AnswerLostError(applied=applied)

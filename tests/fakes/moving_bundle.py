@@ -1,7 +1,7 @@
 """Two brokers whose bundle moves between them while a topic may stay loaded, behind the real `BrokerLiveOwners`.
 
 Invariant: a broker replaces a node only at the version that it has loaded or written; what it has loaded stays in its
-memory when it loses the bundle, and only the owner answers for the topic. The weakest case: loading writes nothing.
+memory when it loses the bundle, and only the owner serves the topic. The weakest case: loading writes nothing.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -88,7 +88,7 @@ class MovingBundle:
             self._write(self.owner)
 
     def others_write(self) -> None:
-        """Replace every node with what brokers without the bundle remember of it."""
+        """Replace every node with the copy in memory of brokers without the bundle."""
         for broker in self._others:
             self._write(broker)
 

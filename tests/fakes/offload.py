@@ -1,6 +1,6 @@
 """Tiered storage in memory, for tests of decisions on offloaded copies.
 
-Invariant: the answers are those of the real storages; ``tests/contract/test_offloaded_ledgers.py`` runs one suite on
+Invariant: the responses are those of the real storages; ``tests/contract/test_offloaded_ledgers.py`` runs one suite on
 all.
 """
 
@@ -75,7 +75,7 @@ class FakeOffloadedLedgers:
         parts: Collection[str] = PARTS,
         cluster_name: str | None = None,
     ) -> None:
-        """Add a copy, of another cluster if ``cluster_name`` is another one."""
+        """Add a copy, of another cluster if ``cluster_name`` differs."""
         copy = _Copy(managed_ledger, cluster_name or self._cluster_name, set(parts))
         self._copies[_Name(ledger_id, context.uid_msb, context.uid_lsb)] = copy
 
@@ -93,7 +93,7 @@ class FakeOffloadedLedgers:
         self._failures += [error] * times
 
     def lose_answer_next(self, *, applied: bool) -> None:
-        """Lose the answer of the next call, with or without its effect."""
+        """Lose the response of the next call, with or without its effect."""
         self._lost_answers.append(applied)
 
     # The port ----------------------------------------------------------------------------------------------------

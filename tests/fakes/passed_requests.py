@@ -10,7 +10,7 @@ from pulsar_sidecar.model.passed_requests import PassedRequest
 
 @dataclass(frozen=True, slots=True)
 class FakeBrokerAnswer:
-    """The answer of each broker."""
+    """The response of each broker."""
 
     status: int = 200
     headers: Sequence[tuple[bytes, bytes]] = ()
@@ -22,7 +22,7 @@ class FakeBrokerAnswer:
 
 @dataclass(slots=True)
 class FakeBrokers:
-    """`model.passed_requests.Brokers`; ``passed`` has the requests in order, ``failure`` replaces answers."""
+    """`model.passed_requests.Brokers`; ``passed`` has the requests in order, ``failure`` replaces responses."""
 
     given: FakeBrokerAnswer = field(default_factory=FakeBrokerAnswer)
     failure: SidecarError | None = None

@@ -1,4 +1,4 @@
-"""The REST server with a test's answers, and a browser without a screen for the dashboard."""
+"""The REST server with a test's responses, and a browser without a screen for the dashboard."""
 
 import asyncio
 import json
@@ -109,7 +109,7 @@ class FakeBrowser:
     """True to disconnect before the end of the request."""
     cookies: dict[str, str] = field(default_factory=dict)
     others: dict[str, Answer] = field(default_factory=dict)
-    """Answers of other sidecars by URL."""
+    """Results of other sidecars by URL."""
     sent_elsewhere: list[tuple[str, str, str | None, Any]] = field(default_factory=list)
     runner: asyncio.Runner = field(default_factory=asyncio.Runner)
     _dashboard: Dashboard | None = None

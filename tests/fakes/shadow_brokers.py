@@ -35,7 +35,7 @@ class ShadowBrokers:
         self.asked: list[str] = []
         self.policy_is_late = False
         self.unloads_missed = 0
-        """Number of unloads that reach a broker without the topic's bundle, while another one keeps it loaded."""
+        """Number of unloads that reach a broker without the topic's bundle, while another broker keeps it loaded."""
         self.replicators_linger = False
         """True if the unload of a source leaves its replicators connected."""
         self.after_deletion: Callable[[TopicName], None] = lambda _: None

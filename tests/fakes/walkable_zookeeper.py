@@ -1,4 +1,4 @@
-"""A ZooKeeper server in memory for walks: it answers multi-reads and syncs byte for byte, and lies on request.
+"""A ZooKeeper server in memory for walks: it serves multi-reads and syncs byte for byte, and lies on request.
 
 It replaces a kazoo session, so that tests cover the walk's own requests and decoding.
 """
@@ -48,7 +48,7 @@ class WalkableZooKeeper:
         nodes: nodes by path, with all parents.
         zxid: zxid in every reply's header.
         hidden_children: names missing from a node's list although the node counts them.
-        answered_as_missing: number of reads of an existing node to answer with NoNode.
+        answered_as_missing: number of reads of an existing node that return NoNode.
         forbidden: nodes that no client may read.
         before: function called with the kind of operation and the path before each operation.
         lost_requests: number of next requests that lose their connection.

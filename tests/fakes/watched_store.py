@@ -200,7 +200,7 @@ class FakeWholeStore:
             yield [walked for path in paths if (walked := self._walked(path)) is not None]
 
     def possible_shadows(self, hurry: StopSignal) -> Iterator[tuple[int, Sequence[tuple[str, bytes]]]]:
-        # As a walk: everything is listed first, and the next piece is asked for before the last one is handed over.
+        # As a walk: everything is listed first, and the next piece is requested before the last one is handed over.
         self._store.children(MANAGED_LEDGERS)
         paths = [path for path in self._store.paths() if is_topic_node(path)]
         ahead: list[tuple[str, bytes]] = []

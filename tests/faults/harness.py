@@ -1,13 +1,13 @@
 """Rounds, seeds and counts of fault tests.
 
-A test that asks for ``rng`` runs once for each round, with an rng that depends on the session's seed, the test
+A test with the fixture ``rng`` runs once for each round, with an rng that depends on the session's seed, the test
 and the round alone. A round that once failed is kept as ``@pytest.mark.replays("<seed>", <round>)``: it runs always,
-and alone where one round is asked for.
+and alone where one round is requested.
 
     pytest tests/faults --fault-rounds 20 --fault-seed 4711
 
-One that asks for ``tally`` counts what it injected; when it has passed, the oracles are asked and what became of the
-records is counted too.
+One with ``tally`` counts its faults; when it has passed, the oracles are consulted, and the ends of
+the records are counted too.
 """
 
 import os
@@ -68,7 +68,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def fault_rounds(request: pytest.FixtureRequest) -> int:
-    """Return the number of rounds asked for, 1 in a short run."""
+    """Return the requested number of rounds, 1 in a short run."""
     return int(request.config.getoption("--fault-rounds"))
 
 
@@ -86,7 +86,7 @@ def rng(request: pytest.FixtureRequest, fault_round: Round) -> random.Random:
 
 @pytest.fixture
 def tally(request: pytest.FixtureRequest, scene: Scene) -> Iterator[Line]:
-    """Return the test's counts; once it has passed, ask the oracles and count what they saw."""
+    """Return the test's counts; once it has passed, consult the oracles and count their findings."""
     line = line_of(request)
     yield line
     if not request.node.stash.get(_failed, False):
@@ -96,7 +96,7 @@ def tally(request: pytest.FixtureRequest, scene: Scene) -> Iterator[Line]:
 
 
 def line_of(request: pytest.FixtureRequest) -> Line:
-    """Return the counts of a test that asks the oracles itself."""
+    """Return the counts of a test that consults the oracles itself."""
     return request.config.stash[_tally].line(_test_of(request.node))
 
 

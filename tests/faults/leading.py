@@ -14,7 +14,7 @@ from tests.faults.stimuli import Stimuli
 _NEXT_TRY_SECONDS = 1.5
 
 _HELPED_BY = {Step.ATTEMPT_PUT_OFF: "fail:before:broker-asked:1"}
-"""Steps that are taken only when another one fails first."""
+"""Steps that are taken only after another step fails."""
 
 
 def launch(scene: Scene, stimuli: Stimuli, fault: Fault) -> SidecarProcess:
@@ -25,21 +25,21 @@ def launch(scene: Scene, stimuli: Stimuli, fault: Fault) -> SidecarProcess:
 
 
 def lead_all(stimuli: Stimuli, sidecars: Sequence[tuple[Fault, SidecarProcess]]) -> None:
-    """Ask each sidecar for what takes its step until its fault has come, all at the same time."""
+    """Request each sidecar's step until its fault has come, all at the same time."""
     with ThreadPoolExecutor(len(sidecars)) as pool:
         for led in [pool.submit(lead, stimuli, fault, sidecar) for fault, sidecar in sidecars]:
             led.result()
 
 
 def lead_all_in(pool: ThreadPoolExecutor, stimuli: Stimuli, sidecars: Sequence[tuple[Fault, SidecarProcess]]) -> None:
-    """Lead all sidecars into faults that leave callers waiting in the pool without an answer."""
+    """Lead all sidecars into faults that leave callers waiting in the pool without a response."""
     waiting: list[Future[None]] = [pool.submit(lead, stimuli, fault, sidecar) for fault, sidecar in sidecars]
     for fault, sidecar in sidecars:
         until(lambda it=(sidecar, fault): has_come(*it) or _any_failed(waiting), f"{fault} has come")
 
 
 def lead(stimuli: Stimuli, fault: Fault, sidecar: SidecarProcess) -> None:
-    """Ask one sidecar until its fault has come."""
+    """Send requests to one sidecar until its fault has come."""
 
     def come() -> bool:
         if sidecar.is_running and sidecar.is_ready and not has_come(sidecar, fault):

@@ -1,6 +1,6 @@
 """Load during faults: topics deleted through sidecars and records appended, by callers who retry.
 
-A caller sends a request until it is answered for good, as Pulsar's own callers do, so whatever was accepted is known
+A caller sends a request until a final response, as Pulsar's own callers do, so whatever was accepted is known
 when the load has ended. Among the records are some of ledgers that are referenced: those must not go.
 """
 
@@ -35,7 +35,7 @@ _SPREAD_SECONDS = 2.0
 _TRY_AGAIN_SECONDS = 0.25
 _REQUEST_SECONDS = 30
 _DONE = frozenset({204, 404})
-"""Final answers to a topic's deletion; a topic that an earlier request deleted is not found."""
+"""Final responses to a topic's deletion; a topic that an earlier request deleted is not found."""
 
 _IN_USE = frozenset({"ledger-still-in-use"})
 
@@ -47,7 +47,7 @@ def pause(seconds: float) -> None:
 
 @dataclass(slots=True)
 class Answers:
-    """Answers to the callers, counted by kind for the report."""
+    """Responses to the callers, counted by kind for the report."""
 
     counts: dict[str, int] = field(default_factory=dict)
     unforeseen: list[str] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Load:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run the load while the body runs, and until every request was answered for good."""
+        """Run the load while the body runs, and until every request has a final response."""
         with ThreadPoolExecutor(_THREADS) as pool:
             futures: list[Future[None]] = [pool.submit(self._delete, topic) for topic in self.doomed]
             futures += [pool.submit(self._append, batch) for batch in _parts(self.records, _APPENDERS)]
@@ -118,7 +118,7 @@ class Load:
     def check(self) -> None:
         """Demand that the topics are gone with all their ledgers, and that records of other ledgers had no effect."""
         workload = self._scene.workload
-        # A broker that closes a topic deletes its cursors' ledgers itself, so that a sidecar may never hear of them.
+        # A broker that closes a topic deletes its cursors' ledgers itself, so that a sidecar may never see them.
         accepted = {each["ledgerId"] for each in self.records} | self._data
         self._scene.oracles.add_accepted(accepted)
         self._scene.oracles.wait_for_finals(accepted)

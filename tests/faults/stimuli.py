@@ -1,6 +1,6 @@
 """Stimuli for each step of a sidecar: topics to delete, ledgers to delete, dead letters to send back.
 
-Callers do as callers of a service that may die: whatever was not answered is asked for again, at last of a sidecar
+Callers do as callers of a service that may die: a request without a response is repeated, at last to a sidecar
 without faults. So all of it was accepted when `finish` returns, and the oracles know what.
 """
 
@@ -101,7 +101,7 @@ class Stimuli:
     # --- what makes a sidecar take a step --------------------------------------------------------------------------
 
     def provoke(self, step: Step, sidecar: SidecarProcess) -> None:
-        """Ask the sidecar for something that takes the step; it may die over it."""
+        """Send the sidecar a request that takes the step; it may die over it."""
         calls = self._calls()
         for call in [calls[step]] if step in calls else dict.fromkeys([*calls.values(), self.append]):
             try:
@@ -187,7 +187,7 @@ class Stimuli:
         self._ask(sidecar, "POST", f"{BASE}/undelete", {"ledgerId": ledger_id})
 
     def end_protection(self, sidecar: SidecarProcess) -> None:
-        """End a protection, or ask for it in vain."""
+        """End a protection, or fail to."""
         with self._lock:
             ledger_id = self._rng.choice(self._restorable)
         self._ask(sidecar, "POST", f"{BASE}/end-protection", {"ledgerId": ledger_id})
@@ -224,7 +224,7 @@ class Stimuli:
             self._left_deletions[operation.operation_id] = damaged.path
 
     def ask_again(self, sidecar: SidecarProcess) -> None:
-        """Ask another sidecar for everything that was asked for so far."""
+        """Repeat all requests so far to another sidecar."""
         with self._lock:
             records, deleting = list(self._appended), list(self._deleting)
         self._append(sidecar, records)
@@ -233,7 +233,7 @@ class Stimuli:
     # --- afterwards ------------------------------------------------------------------------------------------------
 
     def finish(self, sidecar: SidecarProcess) -> None:
-        """Ask a sidecar without faults for all that was not answered; then state what must have become of it."""
+        """Repeat requests without a response to a sidecar without faults; then state their required outcome."""
         for topic in self._deleting:
             until(lambda asked=topic: self._delete(sidecar, asked), f"{topic} is deleted")
         if self._unanswered:

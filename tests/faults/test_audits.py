@@ -198,7 +198,7 @@ def upload_to_function_worker(setup: Setup, name: str) -> None:
     start_function_worker(setup.cluster)
 
     def uploaded() -> bool:
-        # It answers 503 until it has become its own leader.
+        # It returns 503 until it has become its own leader.
         answer = requests.post(
             f"{setup.url}/admin/v3/functions/upload",
             files={"data": ("tool.jar", b"no jar" * 100, "application/octet-stream"), "path": (None, f"a/b/{name}")},
@@ -213,7 +213,7 @@ def upload_to_function_worker(setup: Setup, name: str) -> None:
 
 
 def start_function_worker(cluster: ClusterUnderTest) -> None:
-    """Switch it on in the first broker, with a runtime that asks for no jars of ``bin/pulsar``."""
+    """Switch it on in the first broker, with a runtime that needs no jars of ``bin/pulsar``."""
     assert cluster.addresses.directory is not None
     directory = cluster.addresses.directory / BROKERS[0]
     if (directory / "conf").exists():
@@ -268,7 +268,7 @@ def test_orphans_of_brokers_killed_during_cursor_roll_overs(
 
 
 def kill_while_cursors_switch(setup: Setup, rng: random.Random) -> None:
-    """A change takes three answers of ZooKeeper; while these are slow, most cursors are in the middle of one."""
+    """A change takes three responses of ZooKeeper; while these are slow, most cursors are in the middle of one."""
     rollovers = CursorRollovers(setup.workload, f"public/switched-{unique()}")
     with rollovers.running():
         until(lambda: rollovers.acknowledged >= ACKNOWLEDGED, "all cursors change their ledgers again and again")
@@ -304,7 +304,7 @@ def demand_found_and_deleted(setup: Setup, audits: Audits, line: Line) -> list[d
 def delete_and_kill(
     setup: Setup, namespace: str, names: Sequence[str], brokers: Sequence[str], rng: random.Random
 ) -> None:
-    """Delete all topics at once, kill brokers in the middle, start them again, delete again what was not answered."""
+    """Delete all topics at once, kill brokers in the middle, start them again, repeat deletions without a response."""
     with ThreadPoolExecutor(len(brokers) + 1) as pool:
         run = pool.submit(delete_topics, setup.url, namespace, names, lambda: None)
         pause(rng.uniform(0.1, 1.0))

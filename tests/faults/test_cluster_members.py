@@ -34,7 +34,7 @@ _MOST_CHANGES = 4
 
 
 class Supervisor:
-    """Starts a member again that has ended by itself, as bookies do some 10 s after their session has ended.
+    """Restarter of a member that has ended on its own, as bookies do some 10 s after their session has ended.
 
     Tests ask for it before the scene, whose oracles look at the end and need the bookies.
     """
@@ -116,7 +116,7 @@ def end_flapping(scene: Scene, supervisor: Supervisor) -> None:
 def restart_brokers(scene: Scene, supervisor: Supervisor) -> None:
     """Restart the brokers, so that later tests begin with unexpired sessions.
 
-    Brokers with expired sessions may answer look-ups of new topics with BadVersionException from then on (4.0.8).
+    Brokers with expired sessions may respond to look-ups of new topics with BadVersionException from then on (4.0.8).
     """
     brokers = MEMBERS[Role.BROKER]
     with supervisor.leaving_alone(brokers):  # else both start one that is down in between

@@ -1,4 +1,4 @@
-"""Brokers killed while subscriptions with delayed indexes and schemas are deleted: no ledger of theirs is left."""
+"""Brokers killed while subscriptions with delayed indexes and schemas are deleted: none of their ledgers is left."""
 
 import random
 

@@ -28,7 +28,7 @@ def test_topics_move_while_they_are_deleted(scene: Scene, rng: random.Random, ta
 
 
 def disturb(scene: Scene, topics: Sequence[TopicName], kind: str, rng: random.Random) -> bool:
-    """Ask a broker for it; whether it was done. A topic that is gone, or a bundle that moves already, is no failure."""
+    """Request it from a broker; return True if it was done. A missing topic or a moving bundle is no failure."""
     request = scene.workload.request
     if kind == "topic unloaded":
         return request("PUT", scene.workload.of_topic(rng.choice(topics), "unload")).ok

@@ -80,7 +80,7 @@ def terminated(scene: Scene, _: int) -> None:
 
 
 def rewound_and_killed(scene: Scene, begun_ms: int) -> None:
-    """A new consumer remembers nothing of what it is given again."""
+    """A new consumer knows nothing of its redeliveries."""
     rewound(scene, begun_ms)
     killed(scene, begun_ms)
 

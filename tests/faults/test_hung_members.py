@@ -1,6 +1,6 @@
-"""A broker that hangs: its machine takes connections, and nothing is answered.
+"""A broker that hangs: its machine accepts connections, and nothing responds.
 
-How soon each route answers with other members hung is measured by ``python -m tests.benchmarks hanging``.
+Response times of each route with other members hung are measured by ``python -m tests.benchmarks hanging``.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tests.faults.tally import Line
 READS = 50
 WAIT_SECONDS = 6
 SOON_SECONDS = 10.0
-"""2 seconds by design, and what a busy machine adds; without the design it is the time-out of a request, 30."""
+"""2 seconds by design, and a margin for a busy machine; without the design it is the time-out of a request, 30."""
 READY_SECONDS = 30
 
 

@@ -65,7 +65,7 @@ WALKED = "the whole metadata store was read"
 
 
 class Leaks:
-    """Topics that no broker has loaded, and what they leaked so far."""
+    """Topics that no broker has loaded, and their leaks so far."""
 
     def __init__(self, scene: Scene, topics: int) -> None:
         self._scene = scene
@@ -145,7 +145,7 @@ class Truth:
 
     @staticmethod
     def appended(sidecar: SidecarProcess) -> set[LedgerId]:
-        """Return the ledgers that the sidecar appended, or knows by evidence that another one did."""
+        """Return the ledgers that the sidecar appended, or knows by evidence that another sidecar did."""
         answer = sidecar.call("GET", f"{WATCH}/leaks", limit="10000", ended="true")
         return {LedgerId(leak["ledgerId"]) for leak in answer["leaks"] if leak["appendedMs"] is not None}
 
@@ -183,7 +183,7 @@ def supervisor(deletion_cluster: ClusterUnderTest) -> Iterator[Supervisor]:
 
 
 def state_of(sidecar: SidecarProcess) -> str | None:
-    """Return the watch's state, None while the sidecar does not answer."""
+    """Return the watch's state, None while the sidecar does not respond."""
     try:
         return str(sidecar.request("GET", WATCH).json().get("state"))
     except requests.RequestException:
@@ -191,7 +191,7 @@ def state_of(sidecar: SidecarProcess) -> str | None:
 
 
 def wait_until_watching(sidecar: SidecarProcess) -> bool:
-    """Return True once the sidecar watches, False if it died of what others left."""
+    """Return True once the sidecar watches, False if it died of others' leftovers."""
     until(
         lambda: state_of(sidecar) == "watching" or not sidecar.is_running,
         f"{sidecar.name} watches\n{sidecar.log()}",
@@ -261,7 +261,7 @@ def test_the_connection_of_the_watch_is_cut_again_and_again(
 def cut_while_leaking(
     network: SidecarNetwork, links: Sequence[Link], leaks: Leaks, how: Cut | None, seconds: float
 ) -> str:
-    """Events are lost, whatever becomes of the session; what was done. None resets the connections."""
+    """Lose events, whatever becomes of the session; return the fault. None resets the connections."""
     if how is None:
         network.reset(links)
         leaks.leak(1)
@@ -317,7 +317,7 @@ def test_the_leader_frozen_for_longer_than_its_session(
     try:
         wait_for(fault, frozen)
         count(tally, "watching sidecar frozen", [fault])
-        # What the frozen one believes of these is no longer so when it goes on.
+        # The frozen one's state of these is outdated when it continues.
         linked = leaks.put_back() if fault.point != APPENDED else frozenset()
         assert wait_until_watching(other)
         pause(rng.uniform(*FROZEN_SECONDS))
@@ -379,6 +379,6 @@ def test_zookeeper_killed_while_schemas_are_deleted(
 
 
 def delete_schemas(workload: Workload, topic: TopicName) -> None:
-    """Delete schemas, whatever the answer is."""
+    """Delete schemas, whatever the response is."""
     with contextlib.suppress(requests.RequestException):
         workload.delete_schemas(topic)

@@ -1,4 +1,4 @@
-"""The links that partitions are made with work: what is cut is lost, in that direction and on that link."""
+"""The links that partitions are made with work: packets on a cut link are lost, in that direction and on that link."""
 
 import contextlib
 import socket
@@ -40,7 +40,7 @@ with socket.create_server(("{LOOPBACK}", int(sys.argv[1]))) as listener:
 
 @pytest.fixture(scope="module")
 def ports() -> Iterator[dict[Link, int]]:
-    """Yield two servers on this machine's loopback address that answer what they are sent."""
+    """Yield two servers on this machine's loopback address that echo everything."""
     with ExitStack() as stack:
         listeners = [stack.enter_context(socket.create_server((LOOPBACK, port))) for port in free_ports(2)]
         for listener in listeners:

@@ -1,7 +1,7 @@
 """Partitions between sidecars and brokers, ZooKeeper and bookies, shorter than, about and longer than a session.
 
 The sidecars stand in a network namespace that reaches the cluster over real links (`tests.cluster.links`); in half of
-the rounds another one outside stays connected all the time and works on the same records.
+the rounds another sidecar outside stays connected all the time and works on the same records.
 """
 
 import random

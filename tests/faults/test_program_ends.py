@@ -28,7 +28,7 @@ def at_once(fault_rounds: int) -> int:
 
 
 def end_of(program: Sequence[str]) -> tuple[int, str]:
-    """Return a program's exit code, and the end of what it wrote to standard error."""
+    """Return a program's exit code, and the end of its standard error."""
     ended = run_program(*program)
     return ended.returncode, ended.stderr[-1_000:]
 

@@ -1,4 +1,4 @@
-"""Full disks: a sidecar keeps nothing on its own, so its work goes on; a full bookie is waited for.
+"""Full disks: a sidecar keeps nothing on its own, so its work continues; a full bookie is waited for.
 
 The small disks are tmpfs mounts, which take root.
 """

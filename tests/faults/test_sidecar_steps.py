@@ -1,7 +1,7 @@
 """Sidecars that die, fail, freeze or lose their session at the numbered steps.
 
 In each round one sidecar is killed at every point. Several live at once, so that those who are left, and those who
-come next, go on with what the dead ones had in hand; a sidecar without faults comes last and must find its way home.
+come next, continue the dead ones' work; a sidecar without faults comes last and must find its way home.
 """
 
 import random
@@ -73,7 +73,7 @@ def test_a_sidecar_frozen_during_work(scene: Scene, rng: random.Random, tally: L
             lead_all_in(pool, stimuli, frozen)
             count(tally, "frozen", faults)
             other = scene.sidecars.start(**stimuli.settings)
-            # Whatever the frozen ones hold is asked of another sidecar too: theirs must do no harm when they go on.
+            # Another sidecar gets the frozen ones' requests too: theirs must do no harm when they continue.
             stimuli.ask_again(other)
             pause(rng.uniform(*FROZEN_SECONDS))
         finally:

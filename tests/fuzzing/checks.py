@@ -43,7 +43,7 @@ class EveryOperationSucceeds:
     def after_response(
         self, _context: schemathesis.CheckContext, response: schemathesis.Response, case: schemathesis.Case
     ) -> None:
-        """Note what came of the call."""
+        """Record the call's outcome."""
         self._seen.add(case.operation.label)
         if response.status_code < 400:
             self._succeeded.add(case.operation.label)

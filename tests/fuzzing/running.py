@@ -34,7 +34,7 @@ def fuzz(
     header = {"Authorization": f"Bearer {token}"} if token else {}
     paths = requests.get(f"{url}/openapi.json", headers=header, timeout=60).json()["paths"]
     assert set(only) | set(without) <= set(paths)
-    # Brokers answer these, and are laxer about parameters than the document.
+    # Brokers serve these, and are laxer about parameters than the document.
     passed = {
         path for path, of in paths.items() if all(one["x-takes"] == Right.BROKERS.value.words for one in of.values())
     }

@@ -49,7 +49,7 @@ from tests.made_audits import dumped_nodes
 
 NAMESPACE = "public/audited"
 CHURN_SEED = 5
-# What brokers and sessions write all the time.
+# Nodes that brokers and sessions write all the time.
 _RESTLESS = ("/loadbalance", "/counters", "/ledgers/idgen", "/pulsar-sidecar")
 
 
@@ -112,7 +112,7 @@ def quiet(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFact
 
 
 def nodes_of(directory: Path) -> dict[str, dict[str, Any]]:
-    """Return every node, without those that come and go by themselves."""
+    """Return every node, without those that change without requests."""
     rows = read_table(directory, Table.NODES).to_pylist()
     assert len({row["path"] for row in rows}) == len(rows)
     return {row["path"]: row for row in rows if not row["ephemeral"] and not row["path"].startswith(_RESTLESS)}
@@ -148,7 +148,7 @@ def take_snapshot(quiet: QuietCluster) -> None:
 
 
 def newest_snapshot(quiet: QuietCluster) -> Path:
-    """Return a copy of what ZooKeeper's data directory holds, as an operator would take one."""
+    """Copy ZooKeeper's data directory like an operator."""
     root = quiet.cluster.addresses.directory
     assert root is not None
     snapshots = (root / "zookeeper" / "data" / "version-2").glob("snapshot.*")

@@ -1,4 +1,4 @@
-"""The sidecar's identity in front of brokers that ask for one."""
+"""The sidecar's identity in front of brokers that require one."""
 
 import uuid
 from collections.abc import Iterator

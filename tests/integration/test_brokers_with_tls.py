@@ -1,4 +1,4 @@
-"""Brokers that admit no client without a certificate they trust: everything that a sidecar asks goes over TLS."""
+"""Brokers that admit no client without a certificate they trust: all of a sidecar's requests go over TLS."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -116,7 +116,7 @@ def test_delayed_messages_are_cancelled_and_proven_stored(setup: SecuredSetup) -
             def cancelled(due: int) -> tuple[int, list[Sent]]:
                 """Return the due time and the messages, the first thirty of which are durably cancelled."""
                 sent = topic.send(60, due)
-                # A request's wait for that proof has an end; a caller that needs it asks again.
+                # A request's wait for that proof has an end; a caller that needs it retries.
                 until(
                     lambda: statuses(sent[:30]) == {"PERSISTED"}, "the statuses are PERSISTED", (due - now_ms()) / 1000
                 )

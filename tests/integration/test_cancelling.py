@@ -133,7 +133,7 @@ def test_a_subscription_with_as_many_consumers_as_it_may_have_is_cancelled_on_wh
         topic.limit_consumers(1)
         one = topic.client.subscribe(str(topic.topic), "s", consumer_type=SHARED)
         other = topic.client.subscribe(str(topic.topic), "keyed", consumer_type=KEY_SHARED)
-        time.sleep(1)  # brokers learn a topic's policy by and by
+        time.sleep(1)  # brokers receive a topic's policy with a delay
         answer = topic.cancel(setup.sidecar, sent[0])
         assert answer.status_code == 202, answer.text
         assert {one["proof"] for one in answer.json()["verdicts"]} == {"ACCEPTED"}
@@ -363,7 +363,7 @@ def test_cancelling_races_the_due_time_by_the_millisecond(thorough: Setup) -> No
 
 
 def _status_at(topic: DelayedTopic, sidecar: SidecarProcess, sent: Sent, after_due_ms: int) -> str:
-    """Return the answer to a late cancellation; the message's ledger may be gone once all of it was delivered."""
+    """Return the response to a late cancellation; the message's ledger may be gone once all of it was delivered."""
     time.sleep(max(0.0, (sent.deliver_at + after_due_ms - now_ms()) / 1000))
     answer = topic.cancel(sidecar, sent)
     if answer.status_code == 204:

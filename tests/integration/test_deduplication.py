@@ -66,7 +66,7 @@ def publish_batch(setup: Setup, topic: TopicName, name: str, messages: int) -> N
 
 
 def last_ids(setup: Setup, topic: TopicName, *names: str) -> dict[str, int]:
-    """Return the sequence ids that the topic's broker answers to connecting producers; this loads the topic."""
+    """Return the sequence ids that the topic's broker returns to connecting producers; this loads the topic."""
     found = {}
     for name in names:
         producer = setup.workload.client.create_producer(str(topic), producer_name=name)
@@ -146,7 +146,7 @@ def test_a_replay_counts_the_markers_of_transactions_as_brokers_do(setup: Setup,
         setup.workload.unload(topic)
         unloaded = shown(setup, topic, replay="true")
         found = replayed(unloaded)
-        # Eight messages of one producer, two commits and an abort. A coordinator that had no answer in time ends a
+        # Eight messages of one producer, two commits and an abort. A coordinator that had no response in time ends a
         # transaction again, and the broker writes one more marker.
         entries, markers = unloaded["replay"]["entries"], unloaded["replay"]["markers"]
         assert (entries - markers, markers >= 3) == (8, True)

@@ -1,4 +1,4 @@
-"""A topic's deletion that cannot be completed is answered at once, followed, stuck, repaired or abandoned."""
+"""A topic's deletion that cannot be completed gets a response at once, is followed, stuck, repaired or abandoned."""
 
 import time
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from tests.cluster.topics import TopicLedgers
 
 DAMAGED = b"not proto\xff"
 AT_ONCE_SECONDS = 15
-"""Half of what a call waits for a deletion that may pass."""
+"""Half of a call's wait for a deletion that may succeed."""
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def damaged(scene: Scene, topic: TopicName) -> Iterator[TopicLedgers]:
 
 
 def deletion_of(scene: Scene, sidecar: SidecarProcess, topic: TopicName) -> str:
-    """Ask for a deletion that cannot be completed; where it can be followed."""
+    """Request a deletion that cannot be completed; return its location."""
     began = time.monotonic()
     answer = sidecar.request("DELETE", f"/admin/v2/{scene.workload.of_topic(topic)}")
     assert time.monotonic() - began < AT_ONCE_SECONDS

@@ -1,6 +1,6 @@
 """Forged, foreign, malformed and poisonous records, produced straight onto the system topic by a stranger.
 
-Each ends with a reason, nothing is deleted for it, and the worker goes on.
+Each ends with a reason, nothing is deleted for it, and the worker continues.
 """
 
 import json

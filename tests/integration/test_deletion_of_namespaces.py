@@ -119,7 +119,7 @@ def test_the_sidecar_refuses_like_a_broker(scene: Scene) -> None:
 
 @pytest.fixture
 def remote(scene: Scene) -> Iterator[str]:
-    """Another cluster, where nothing answers."""
+    """Another cluster, where nothing responds."""
     name, workload = f"remote-{unique()}", scene.workload
     tenant = workload.admin("GET", "tenants/public")
     addresses = {"serviceUrl": "http://127.0.0.1:9", "brokerServiceUrl": "pulsar://127.0.0.1:9"}

@@ -156,7 +156,7 @@ def test_a_schema_goes_with_all_its_versions(scene: Scene) -> None:
     workload.store_schemas(topic, 3)
     before = workload.ledgers(topic)
     assert len(before.schema) == 3
-    # Without force brokers add a version that says that it is deleted; nothing is unreferenced, and nothing recorded.
+    # Without force brokers add a version that marks it as deleted; nothing is unreferenced, and nothing recorded.
     own = scene.sidecar.request("DELETE", schema_of(topic))
     assert (own.status_code, set(own.json())) == (200, {"version"})
     versions = workload.ledgers(topic).schema

@@ -47,13 +47,13 @@ def test_shadows_go_and_their_sources_stay_while_brokers_load_them(scene: Scene,
         assert (answer["missingLedgers"], answer["missingBefore"], answer["missingSources"]) == ([], [], [])
         assert scene.workload.existing(before) == before
         check(scene, pair)
-    # The sidecar has heard that the shadow is gone, so its source's deletion takes no confirmation.
+    # The sidecar has received the shadow's removal, so its source's deletion takes no confirmation.
     source = pairs[1].source
     ledgers = scene.workload.ledgers(source)
     scene.sidecar.call("DELETE", f"/admin/v2/{scene.workload.of_topic(source)}", force="true")
     scene.oracles.add_accepted(ledgers.all)
     scene.oracles.wait_for_finals(ledgers.data)
-    # The report can be asked for again, and a source without shadows is an ordinary topic that can be deleted.
+    # The report can be requested again, and a source without shadows is an ordinary topic that can be deleted.
     again = scene.sidecar.call("POST", f"/admin/v2/{scene.workload.of_topic(pairs[0].shadow, 'deleteShadow')}")
     assert again["stage"] == "done"
     scene.workload.admin("DELETE", scene.workload.of_topic(pairs[0].source))

@@ -85,7 +85,7 @@ def test_a_client_of_one_partition_keeps_them_all(scene: Scene) -> None:
     with connected_consumer(workload, partitions[2], "busy"):
         answer = scene.sidecar.request("DELETE", f"/admin/v2/{path}")
         kept = [workload.read_all(partition) for partition in partitions]
-        # A broker that is asked itself refuses in the same words, and has deleted the other two by then.
+        # A broker that is called directly refuses in the same words, and has deleted the other two by then.
         brokers_own = workload.request("DELETE", path)
     assert (answer.status_code, answer.json()) == (brokers_own.status_code, brokers_own.json())
     assert answer.status_code == 412

@@ -201,7 +201,7 @@ def deduplicated(connected: Connected) -> TopicName:
 
 
 def publisher_on(connected: Connected, topic: TopicName, name: str) -> TopicPublisher:
-    # Without a look back, so that the broker's own deduplication answers.
+    # Without a look back, so that the broker's own deduplication decides.
     settings = PublisherSettings(batching=True, resend_window_ms=-60_000)
     return TopicPublisher(connected.client, str(topic), name, settings, CLOCK)
 

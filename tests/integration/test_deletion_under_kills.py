@@ -40,7 +40,7 @@ def delete_while_brokers_die(scene: Scene, url: str, namespace: str, names: Sequ
         run = pool.submit(delete_topics, url, namespace, names, answers.release)
         for _ in range(KILL_AFTER_ANSWERS):
             assert answers.acquire(timeout=PATIENCE_SECONDS)
-        # At the same moment: the second would otherwise end what it has in hand while the first one goes.
+        # At the same moment: the second would otherwise finish its work while the first one ends.
         list(pool.map(scene.cluster.kill, BROKERS))
         list(pool.map(scene.cluster.restart, BROKERS))
         failed = run.result()

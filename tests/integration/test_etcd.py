@@ -62,7 +62,7 @@ def test_a_topic_is_deleted_in_two_phases_and_a_leak_is_found(scene: Scene) -> N
     scene.workload.fill_with_everything(topic)
     deleted = scene.delete_topic(watching, topic)
     assert all(deleted.of(component) for component in LedgerComponent)
-    # What the broker deletes itself is gone already.
+    # The broker's own deletions are complete.
     finals = scene.oracles.wait_for_finals(deleted.all).values()
     assert {(final.decision, final.reason) for final in finals} <= {
         ("deleted", "unreferenced"),
@@ -70,7 +70,7 @@ def test_a_topic_is_deleted_in_two_phases_and_a_leak_is_found(scene: Scene) -> N
     }
     assert not scene.workload.existing(deleted.all)
 
-    # What a broker leaves that dies after it removed the list.
+    # The leftovers of a broker that dies after it removed the list.
     scene.workload.fill(left, 3)
     scene.workload.unload(left)
     leaked = scene.workload.ledgers(left).data

@@ -1,4 +1,4 @@
-"""Each record once, in order, on real brokers: they are killed, topics move, answers and publishers are lost."""
+"""Each record once, in order, on real brokers: they are killed, topics move, responses and publishers are lost."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -31,7 +31,7 @@ DELETIONS = (LeakCause.TOPIC_DELETION, LeakCause.NAMESPACE_DELETION)
 
 
 def start_watching(scene: Scene, mode: str, **settings: object) -> SidecarProcess:
-    """Start a sidecar that hears of every change."""
+    """Start a sidecar that watches every change."""
     options = {"ledger_deletion_watch": mode, "ledger_deletion_watch_settle_in_seconds": SETTLE_SECONDS, **settings}
     sidecar = scene.start_alone(**options)
     until(lambda: sidecar.call("GET", WATCH)["state"] == "watching", f"the sidecar watches\n{sidecar.log()}")

@@ -48,7 +48,7 @@ def lose(scene: Scene, *ledger_ids: LedgerId) -> None:
 
 
 def schema_answer(scene: Scene, topic: TopicName) -> int:
-    """Return the status of a broker's answer about the newest schema."""
+    """Return the status of a broker's response about the newest schema."""
     return scene.workload.request("GET", f"schemas/{topic.namespace}/{topic.local_name}/schema").status_code
 
 

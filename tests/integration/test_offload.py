@@ -368,7 +368,7 @@ def test_bookkeepers_copy_is_deleted_only_where_the_offloaded_one_is_whole(
         assert "missing or incomplete: this one may be the last" in leaks()[broken]["detail"]
         assert workload.existing({broken}) == {broken}
         assert bucket.parts(whole, context, topic.managed_ledger_name) == {"data", "index"}
-    # An audit would hand the other one to the second phase, which keeps it.
+    # An audit would hand the broken one to the second phase, which keeps it.
     requests.delete(topic_url(offloading_cluster, topic), params={"force": "true"}, timeout=30).raise_for_status()
 
 

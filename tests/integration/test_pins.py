@@ -1,7 +1,7 @@
 """Every cause that keeps bytes on bookies, made for real: each remedy is carried out as it is printed, and frees them.
 
 What a topic keeps is known from its broker, and what is free from the bookies: their files, and which of them still
-answer with an entry. The cluster is of its own, because bookies collect only when they are asked to.
+answer with an entry. The cluster is of its own, because bookies collect only on request.
 """
 
 import json

@@ -18,7 +18,7 @@ SWEEP = ("retention", "sweep", "--execute", "--rate", "600", "--max-load", "100"
 
 
 def swept(scene: Scene, topics: list[TopicName]) -> dict[str, set[LedgerId]]:
-    """Fill and unload topics, lower their retention, and return the ledgers of each, which nobody trims."""
+    """Fill and unload topics, lower their retention, and return the untrimmed ledgers of each."""
     for topic in topics:
         scene.workload.fill(topic)
     for topic in topics:

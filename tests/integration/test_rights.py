@@ -40,7 +40,7 @@ class BrokerAndSidecar:
         return self._ask(self.sidecar.url, role, method, path, body)
 
     def arrange(self, method: str, path: str, body: object = None) -> Any:
-        """Make a call to the broker as superuser, and return its answer."""
+        """Make a call to the broker as superuser, and return its response."""
         answer = self.at_broker("admin", method, path, body)
         assert answer.ok, answer.text
         return answer.json() if answer.content else None

@@ -1,6 +1,6 @@
 """Shadow topics and partly created topics on real brokers: the sidecar passes no deletion on that takes others' data.
 
-Every namespace here retains everything: with less, a shadow deletes its source's ledgers by itself (PIP-180 on 4.0.8).
+Every namespace here retains everything: with less, a shadow deletes its source's ledgers on its own (PIP-180 on 4.0.8).
 """
 
 import json
@@ -146,7 +146,7 @@ def _warned_at_start(scene: Scene, shadow: TopicName) -> list[str]:
 
 
 def _operation_of_a_dead_sidecar(scene: Scene, topic: TopicName, partitions: int) -> Operation:
-    """Leave the operation of a sidecar that died after it had asked the broker to delete a partitioned topic."""
+    """Leave the operation of a sidecar that died after it had requested the broker to delete a partitioned topic."""
     operation = Operation(
         operation_id=OperationId(f"left-{unique()}"),
         topic_name=str(topic),
@@ -180,7 +180,7 @@ def test_a_partly_created_topic_keeps_its_new_data(scene: Scene, new_partitions:
     for index in range(2):
         workload.delete_plainly(topic.partition(index))
     workload.store.delete(partitioned_topic_path(topic))
-    # Not through a broker: it answers 409 while the straggler is there.
+    # Not through a broker: it returns 409 while the straggler is there.
     workload.store.create(partitioned_topic_path(topic), b'{"partitions":%d,"deleted":false}' % new_partitions)
     until(lambda: workload.admin("GET", path)["partitions"] == new_partitions, "brokers know the new topic")
     written = [workload.fill(topic.partition(index), 2) for index in range(2)]

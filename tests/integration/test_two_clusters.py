@@ -347,7 +347,7 @@ def test_refusals_of_replicated_topics_and_namespaces_are_the_brokers(clusters: 
     path = of(topic, "subscription/s")
     until(lambda: east.workload.request("DELETE", path).status_code == 412, "the policy is in force")
     both(path, 412)
-    # Brokers answer the same after 30 s, quoted in a 500.
+    # Brokers return the same after 30 s, quoted in a 500.
     refused = east.sidecar.request("DELETE", f"/admin/v2/{of(topic)}", force="true")
     reason = f"Namespace missing local cluster name in clusters list: local_cluster=east ns={namespace}"
     assert (refused.status_code, reason in refused.json()["reason"]) == (412, True), refused.text

@@ -177,7 +177,7 @@ def test_transactions_are_distinguished_from_their_markers(special_cluster: Clus
         ran = run_command("deduplication", "extract", *extract, "--format", "json")
         assert json.loads(ran.stdout)["unseen"] == {}, "what a subscription notes of transactions is no message"
     # Four messages in transactions, of which two are committed, one is aborted and one is open. A coordinator that had
-    # no answer in time ends a transaction again, and the broker writes one more marker.
+    # no response in time ends a transaction again, and the broker writes one more marker.
     markers = found.rows.pop(MessageKind.MARKER)
     assert markers >= 3
     assert (found.rows, found.result) == ({MessageKind.MESSAGE: 4, MessageKind.TRANSACTIONAL: 4}, TopicResult.CLEAN)

@@ -116,7 +116,7 @@ def test_the_doctor_asks_servers_over_tls(guarded: Guarded) -> None:
 
 def test_a_wrong_password_is_named_and_not_shown(guarded: Guarded) -> None:
     with without_kazoo_log(), opened(guarded.url, "sasl:sidecar:wr0ng") as store:
-        for _ in range(5):  # also while kazoo's connection has ended over it, and another one is tried
+        for _ in range(5):  # also while kazoo's connection has ended over it, and another server is tried
             with pytest.raises(TemporaryError, match="credential") as raised:
                 store.read("/sasl")
             assert "wr0ng" not in str(raised.value)
@@ -129,7 +129,7 @@ def test_a_wrong_password_is_named_and_not_shown(guarded: Guarded) -> None:
 
 
 def test_whole_subtrees_are_read_over_tls(guarded: Guarded) -> None:
-    """Many answers at a time, of which TLS hands out several that the socket no longer shows."""
+    """Many responses at a time, of which TLS hands out several that the socket no longer shows."""
     began = CLOCK.monotonic_seconds()
     with opened(guarded.tls_url, SASL, guarded.tls) as store:
         assert len(store.children("/many") or ()) == 5_000
@@ -140,7 +140,7 @@ def test_whole_subtrees_are_read_over_tls(guarded: Guarded) -> None:
     options = WalkOptions(parse_credential(DIGEST), tls=guarded.tls)
     walk = ZooKeeperWalk(guarded.tls_url, CLOCK, options, is_skipped=lambda path: path in ("/sasl", "/zookeeper"))
     assert sum(batch.num_rows for batch in walk.batches()) > 5_000
-    assert CLOCK.monotonic_seconds() - began < 20  # a connection that overlooks an answer waits for seconds each time
+    assert CLOCK.monotonic_seconds() - began < 20  # a connection that overlooks a response waits for seconds each time
 
 
 class Counting(AdaptiveLimit):

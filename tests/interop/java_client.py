@@ -1,6 +1,6 @@
 """Pulsar's Java client as a process that tests drive; it comes from the distribution that is tested.
 
-Invariant: what it logged is in the error of a call that failed.
+Invariant: the error of a failed call has the client's log.
 """
 
 import json
@@ -33,7 +33,7 @@ class JavaMessage:
 
     @property
     def ledger_id(self) -> int | None:
-        """The ledger that a record is about; None for what is no record."""
+        """The ledger that a record names; None for other messages."""
         try:
             document = json.loads(self.payload)
         except ValueError:
@@ -85,7 +85,7 @@ class JavaClient:
         self._call("negativeAcknowledge", messageId=message.message_id)
 
     def leave(self) -> None:
-        """Close the consumer; what it did not acknowledge goes to the others."""
+        """Close the consumer; its unacknowledged messages go to the others."""
         self._call("leave")
 
     def send(
@@ -112,7 +112,7 @@ class JavaClient:
         return [_message(each) for each in self._call("readAll", topic=topic)["messages"]]
 
     def log(self) -> str:
-        """Return the end of what the client logged."""
+        """Return the end of the client's log."""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LINES_OF_A_LOG:])
 
     def _call(self, what: str, **arguments: object) -> dict[str, Any]:

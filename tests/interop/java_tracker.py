@@ -1,4 +1,4 @@
-"""The broker's own trackers of delayed messages as a process: whole histories in, what they answered out."""
+"""The broker's own trackers of delayed messages as a process: whole histories in, their responses out."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ class JavaTrackers:
         self._program = program
 
     def answers(self, history: Sequence[str]) -> list[Any]:
-        """Return the answer to each command of a history; ``BucketTracker.java`` defines the commands."""
+        """Return the response to each command of a history; ``BucketTracker.java`` defines the commands."""
         return self._ask(";".join(history))
 
     def rounds(self, tracker: str, indexes: Path, count: int, per_pop: int, settings: str) -> list[dict[str, int]]:
@@ -28,7 +28,7 @@ class JavaTrackers:
             tracker: ``bucket`` or ``memory``.
             indexes: ledger, entry and due time of each as little-endian 64-bit integers.
             count: how many the file has.
-            per_pop: how many are asked for at a time.
+            per_pop: number of messages requested at a time.
             settings: rounds, then what ``new`` has.
         """
         return self._ask(f"bench {tracker} {indexes} {count} {per_pop} {settings}")

@@ -1,4 +1,4 @@
-"""The tracker in Python behind the commands of ``BucketTracker.java``; what it answers has the same shape."""
+"""The tracker in Python behind the commands of ``BucketTracker.java``; its output has the same shape."""
 
 import base64
 from collections.abc import Callable, Sequence
@@ -32,11 +32,11 @@ from tests.fakes.clock import FakeClock
 
 ERROR = {"error": True}
 UNKNOWN = object()
-"""The answer to a row before the one at which a batch failed."""
+"""The response to a row before the one at which a batch failed."""
 
 
 def python_answers(history: Sequence[str], *, batches: bool) -> list[Any]:
-    """Return the answer to each command; with ``batches``, successive messages are added at once."""
+    """Return the response to each command; with ``batches``, successive messages are added at once."""
     driven = _Driven(history[0].split()[1:])
     answers: list[Any] = [None]
     rest = list(history[1:])

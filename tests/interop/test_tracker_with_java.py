@@ -49,13 +49,13 @@ def java_under_test(java: JavaTrackers, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="module")
 def histories(request: pytest.FixtureRequest) -> int:
-    """More than a few where more rounds of faults are asked for than one."""
+    """More than a few where more than one round of faults is requested."""
     return FEW if request.config.getoption("--fault-rounds") == 1 else MANY
 
 
 @pytest.mark.parametrize("batches", [False, True], ids=["one by one", "in batches"])
 def test_the_tracker_behaves_like_javas(java: JavaTrackers, histories: int, batches: bool) -> None:
-    """Every answer, bucket, segment, bitmap and queue, after merges, recoveries, overlaps, failures and losses too."""
+    """Every response, bucket, segment, bitmap and queue; also after merges, recoveries, overlaps, failures, losses."""
     seen: Counter[str] = Counter()
     first = MANY if batches else 0
     for seed in (*RARE, *range(first, first + histories)):
@@ -137,7 +137,7 @@ def _loaded(built: IndexToBuild, most: int) -> list[str]:
 
 
 def _plain(answers: list[Any]) -> Iterator[Any]:
-    """Return the answers without an error's class and the entries' bytes, which only Java reports."""
+    """Return the responses without an error's class and the entries' bytes, which only Java reports."""
     for answer in answers:
         if isinstance(answer, dict) and "ledgers" in answer:
             for ledger in answer["ledgers"].values():

@@ -18,7 +18,7 @@ _VALID = timedelta(days=1)
 
 
 class Authority:
-    """Signs what the members of one node show each other, in a directory of its own."""
+    """Signer of the certificates of one node's members, in a directory of its own."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir()

@@ -69,7 +69,7 @@ class PodsUnderTest:
         until(lambda: self._namespace.pod_is_ready(pod), f"{pod} is ready", _START_SECONDS, pause_seconds=1)
 
     def kill(self, name: str) -> None:
-        """SIGKILL where this machine runs it; the pod goes at once, and another one of its name comes."""
+        """SIGKILL where this machine runs it; the pod goes at once, and another pod of its name comes."""
         kill_pod(self._namespace, _MEMBERS[name])
 
     def restart(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""``kubectl`` and ``helm`` as tests call them: an answer, or the reason why there is none."""
+"""``kubectl`` and ``helm`` as tests call them: a response, or the reason why there is none."""
 
 import json
 import subprocess

@@ -77,7 +77,7 @@ class Release:
         until(lambda: not self._existing(), "the sidecars' pods are gone", _READY_SECONDS)
 
     def evict(self, pod: str) -> bool:
-        """Ask for it as ``kubectl drain`` does; whether the budget allows it now."""
+        """Evict it as ``kubectl drain`` does; return True if the budget allows it now."""
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
         path = f"/api/v1/namespaces/{self.namespace.name}/pods/{pod}/eviction"
         try:

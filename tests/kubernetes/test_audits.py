@@ -61,7 +61,7 @@ def test_spark_makes_the_plan_that_the_embedded_engine_makes(
         "executors": EXECUTORS,
         "executorMemory": "512m",
         "driverMemory": "700m",
-        # Executors that have ended stay to be counted; they ask for few processors, since a test's node has two.
+        # Executors that have ended stay to be counted; they request few processors, since a test's node has two.
         "submitOptions": "--conf spark.kubernetes.executor.deleteOnTermination=false "
         "--conf spark.kubernetes.executor.request.cores=100m",
     }
@@ -95,7 +95,7 @@ def first_night(scene: Scene, release: Release, name: str) -> None:
 
 
 def run_beside(release: Release, name: str, script: str) -> str:
-    """Run a script in a pod like those of the CronJob, with its volume and its secrets; what it printed."""
+    """Run a script in a pod like those of the CronJob, with its volume and its secrets; return its output."""
     job = release.namespace.get("cronjob", CRON_JOB)["spec"]["jobTemplate"]["spec"]
     job["backoffLimit"] = 0
     (container,) = job["template"]["spec"]["containers"]
@@ -105,7 +105,7 @@ def run_beside(release: Release, name: str, script: str) -> str:
 
 
 def answer(text: str) -> dict[str, Any]:
-    """Return the JSON document in what a command printed."""
+    """Return the JSON document in a command's output."""
     found = re.search(r"\{.*\}", text, re.DOTALL)
     assert found, text
     return json.loads(found.group())

@@ -28,7 +28,7 @@ _CALLERS_PATIENCE_SECONDS = 30
 
 
 class Watcher:
-    """A caller who asks the Service all the time, and at once again when it gets no answer."""
+    """A caller that polls the Service, and retries at once without a response."""
 
     def __init__(self, service: SidecarClient) -> None:
         self._service = service
@@ -91,7 +91,7 @@ def test_broker_pods_are_killed(
 
 
 def test_an_upgrade_rolls_through_the_sidecars(load: Load, release: Release, tally: Line) -> None:
-    """The Service is asked all the time; a caller who tries again is answered before a client of Pulsar gives up."""
+    """The Service is polled; a caller that retries gets a response before a client of Pulsar gives up."""
     asked = Watcher(release.service)
     before = release.identities()
     with load.running(), asked.watching():
@@ -117,7 +117,7 @@ def test_evictions_keep_to_the_budget(load: Load, release: Release, tally: Line)
 
 
 def test_a_wrong_token_stops_an_upgrade_and_is_rolled_back(load: Load, release: Release, tally: Line) -> None:
-    """The first pod with it ends and leaves the reason for ``kubectl describe``; the other one goes on."""
+    """The first pod with it ends and leaves the reason for ``kubectl describe``; the other one continues."""
     wrong = "pulsar-token-forged"
     release.make_secret(wrong, TOKEN=token("admin") + "-forged")
     last = release.pods[-1]

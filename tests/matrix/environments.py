@@ -17,7 +17,7 @@ from tests.matrix.running import show
 _LOCKS = PROJECT / "deploy"
 _PROJECT_FILE = PROJECT / "pyproject.toml"
 _PLACE = PROJECT / ".venv" / "matrix"
-"""Below what `make clean` removes, should a run be killed."""
+"""Below a folder that `make clean` removes, should a run be killed."""
 
 
 @contextmanager

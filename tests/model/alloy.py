@@ -1,4 +1,4 @@
-"""Runs the commands of an Alloy model without Alloy's window, and shows for each what was found.
+"""Runs the commands of an Alloy model without Alloy's window, and shows the findings of each.
 
 ``python -m tests.model.alloy [COMMAND ...]`` runs those of ``two_phase_deletion.als`` and shows each behaviour that was
 found, action by action. Alloy itself comes from Maven Central, once, into the cache of the local cluster.
@@ -130,7 +130,7 @@ def jar() -> Path:
     """Return Alloy's jar, fetched first if the cache has none.
 
     Raises:
-        AlloyError: what was fetched is not what this project was written with.
+        AlloyError: the fetched file differs from the one that this project was written with.
     """
     shelf = cache_directory() / "alloy"
     target = shelf / f"{COORDINATES.replace(':', '-')}.jar"
@@ -147,7 +147,7 @@ def jar() -> Path:
 
 
 def main(names: Collection[str]) -> int:
-    """Run the named commands, or all, and print what was found."""
+    """Run the named commands, or all, and print the findings."""
     chosen = [text for name, text in commands().items() if not names or name in names]
     started = time.monotonic()
     answers = solve(chosen)

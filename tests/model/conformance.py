@@ -29,7 +29,7 @@ def note(lines: Sequence[Line]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Replay what no test has seen before."""
+    """Replay new traces."""
     file = os.environ.get("PULSAR_SIDECAR_TEST_TRACES")
     if not file or exitstatus == pytest.ExitCode.INTERRUPTED:
         return
@@ -43,6 +43,6 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show what the model refused."""
+    """Show the traces that the model refused."""
     for trace, events in _refused.items():
         terminalreporter.write_line(f"ILLEGAL STEP, the model does not allow: {trace}\n  {events}", red=True)

@@ -2,7 +2,7 @@
 
 Three kinds of markers send the record before the list shrinks, as PIP-186 demands: one that shrinks the list by
 compare-and-set at a version it names in the record, a plain one that knows only the PIP, and the sidecar's own
-two-phase topic deletion, whose broker may go on with a request that the sidecar has no answer to. Any of them may be
+two-phase topic deletion, whose broker may go on with a request that the sidecar has no response to. Any of them may be
 slow, stop, or die between any two steps. Consumers look early, late, twice, and die between judging, deleting and
 acknowledging.
 
@@ -147,12 +147,12 @@ class State:
         crashes: how often a consumer, or the sidecar that deletes the topic, may still die.
         changes: how often another process may still change the node.
         dead_letter: whether the record is on the dead-letter topic.
-        broken: what must never happen has happened.
+        broken: an invariant is violated.
         linked: whether the node has ever referenced the ledger.
         owner: broker that owns the bundle.
         brokers: each broker's memory of the topic, None where it is not loaded.
         moves: how often the bundle may still be lost.
-        question: what a consumer is asking owners.
+        question: a consumer's query to owners.
         missed: a topic was loaded whenever its owner was read, is loaded now, and no broker was found to have it.
     """
 

@@ -23,7 +23,7 @@ from pulsar_sidecar.ownership.paths import ledger_path
 from tests.model.alloy import solve, theory
 
 KNOWN = Path(__file__).with_name("known_traces.json")
-"""Traces seen so far, all replayed by the tests of the model: what is among them is legal."""
+"""Traces seen so far, all replayed by the tests of the model, and so legal."""
 
 _JUDGED, _AGAIN, _DEAD = "Judges", "SentAgain", "SentToDeadLetters"
 _VERDICTS = {
@@ -262,7 +262,7 @@ def known_traces() -> list[Trace]:
 
 
 def trace_of(document: Mapping[str, Any]) -> Trace:
-    """Return a trace from what `as_document` made of it."""
+    """Return a trace from its `as_document`."""
     return Trace(tuple(Event(**event) for event in document["events"]), document["broughtBack"], document["cut"])
 
 

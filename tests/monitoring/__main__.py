@@ -70,7 +70,7 @@ def _fired(asked: Prometheus, start: float, end: float) -> str:
 
 
 def _show(file: Path, asked: Prometheus, start: float, end: float, pictures: Path | None) -> list[ShownPanel]:
-    """Ask what a dashboard asks; the panels that have no data without a reason."""
+    """Run a dashboard's queries; return the panels that have no data without a reason."""
     panels = panels_of(file)
     for label, selector in choices_of(file).items():
         assert asked.values_of(label, as_asked(selector, end - start), start, end), (
@@ -85,7 +85,7 @@ def _show(file: Path, asked: Prometheus, start: float, end: float, pictures: Pat
     for panel in empty:
         _report(f"  without: {panel.title} ({WITHOUT_DATA.get((file.stem, panel.title), 'NO REASON IS KNOWN')})")
     if pictures is not None:
-        from tests.monitoring.pictures import draw  # matplotlib is not needed to ask
+        from tests.monitoring.pictures import draw  # matplotlib is not needed for queries
 
         draw(panels, pictures / f"{file.stem}.png", (start, end))
     return failed

@@ -184,7 +184,7 @@ class Acts:
 
 @contextmanager
 def prepared(directory: Path, report: Report) -> Iterator[Acts]:
-    """Yield a cluster on which brokers leaked ledgers by themselves, and then two sidecars that share the work."""
+    """Yield a cluster on which brokers alone leaked ledgers, and then two sidecars that share the work."""
     clock = SystemClock()
     spec = ClusterSpec(directory / "cluster", broker_conf=_BROKERS)
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Pictures of dashboards, drawn from the answers that their panels got; in the places that Grafana would give them."""
+"""Pictures of dashboards, drawn from their panels' responses, in Grafana's layout."""
 
 import itertools
 import math

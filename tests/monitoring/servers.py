@@ -21,7 +21,7 @@ SCRAPE_SECONDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Labels of an answer, and its values by Unix time in seconds."""
+    """Labels of a response, and its values by Unix time in seconds."""
 
     labels: Mapping[str, str]
     points: Sequence[tuple[float, float]]
@@ -34,7 +34,7 @@ class Prometheus:
     url: str
 
     def over(self, expression: str, start: float, end: float, step_seconds: float) -> list[Series]:
-        """A range query; fails with what Prometheus answers if it does not understand the expression."""
+        """A range query; fails with Prometheus' reason if it does not understand the expression."""
         params = {"query": expression, "start": str(start), "end": str(end), "step": str(step_seconds)}
         answer = requests.post(f"{self.url}/api/v1/query_range", data=params, timeout=OPERATION_SECONDS)
         assert answer.ok, f"{expression}: {answer.text[:500]}"
@@ -49,7 +49,7 @@ class Prometheus:
         return list(answer.json()["data"])
 
     def healthy_targets(self) -> int:
-        """Return the number of targets that answered the last scrape."""
+        """Return the number of targets that the last scrape reached."""
         targets = requests.get(f"{self.url}/api/v1/targets", timeout=OPERATION_SECONDS).json()["data"]["activeTargets"]
         return sum(target["health"] == "up" for target in targets)
 

@@ -1,4 +1,4 @@
-"""A dashboard's queries, read from its JSON as Grafana does, and their answers."""
+"""A dashboard's queries, read from its JSON as Grafana does, and their responses."""
 
 import json
 import re

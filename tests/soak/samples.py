@@ -22,7 +22,7 @@ class ProcessSample:
     """A process: its id, memory in MiB, open descriptors, threads.
 
     Resident memory counts pages of programs and libraries too, which the kernel takes away and reads again as it
-    likes; what the process has allocated itself is ``anonymous_mb``.
+    likes; the process's own allocations are ``anonymous_mb``.
     """
 
     pid: int
@@ -40,7 +40,7 @@ class Sample:
         seconds: since the work began.
         sidecars: by name; one that is down at the moment is missing.
         cluster: ``nodes`` and ``watches`` of ZooKeeper, ``topics`` of all namespaces, ``waiting`` records and the
-            ``operations`` (topic deletions) that run. Empty while the cluster does not answer.
+            ``operations`` (topic deletions) that run. Empty while the cluster does not respond.
     """
 
     seconds: float

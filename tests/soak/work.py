@@ -1,6 +1,6 @@
 """The mixed work of a soak: ledgers recorded, topics deleted, leaks left, messages cancelled, audits made, kills.
 
-Every caller asks a sidecar that is picked at random and tries again until it is answered, as Pulsar's own callers do.
+Every caller picks a sidecar at random and retries until it gets a response, as Pulsar's own callers do.
 What must have come of the work when it has ended is counted on the cluster itself (`demand_nothing_is_left`).
 """
 
@@ -63,7 +63,7 @@ class Tally:
             self.wrong.append(what)
 
     def going_on(self, work: Callable[[], None], stop: threading.Event) -> None:
-        """The work until ``stop``; it begins again after what went wrong, which counts."""
+        """The work until ``stop``; it restarts after an error, which counts."""
         while not stop.is_set():
             try:
                 work()
@@ -73,7 +73,7 @@ class Tally:
 
 
 class Callers:
-    """Callers that ask any sidecar, again until there is an answer."""
+    """Callers that retry at any sidecar until there is a response."""
 
     def __init__(self, sidecars: Sequence[SidecarProcess], tally: Tally, stop: threading.Event) -> None:
         self._sidecars = sidecars
@@ -84,9 +84,9 @@ class Callers:
         return random.choice(self._sidecars)
 
     def ask(self, what: str, ask: Callable[[SidecarProcess], requests.Response | None]) -> requests.Response:
-        """Return the first answer below 500; everything else is counted, and 500 is a defect."""
+        """Return the first response below 500; everything else is counted, and 500 is a defect."""
 
-        def answered() -> list[requests.Response]:  # an answer that is an error counts as false
+        def answered() -> list[requests.Response]:  # a response that is an error counts as false
             try:
                 answer = ask(self.any())
             except requests.RequestException as error:
@@ -163,7 +163,7 @@ class Work:
             self._tally.count("topics deleted")
 
     def leak_on(self) -> None:
-        """Leak every minute what a broker leaves behind that dies while it deletes a topic: for the watch."""
+        """Leak every minute, for the watch, the leftovers of a broker that dies while it deletes a topic."""
         while not self._stop.wait(60):
             topic = self._new_topic("leaking")
             ledgers = self._workload.ledgers(topic)

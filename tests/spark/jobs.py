@@ -1,7 +1,7 @@
 """``python -m tests.spark.jobs ORDERS ANSWERS``: the Spark jobs for many small inputs, one by one.
 
 A process of its own, so that Spark's threads and sockets are not the tests'. Each order is one line of JSON with the
-job's places; each answer is the reason why there is no result, or null. Every other job takes the ways of inputs that
+job's places; each response is the reason why there is no result, or null. Every other job takes the ways of inputs that
 are on no disk, of stores that rename nothing at once, and of ledgers or suspects that no executor can hold.
 """
 

@@ -52,7 +52,7 @@ SUSPECTS = {
     "/managed-ledgers/t{}/n/persistent/a-sub__transaction_pending_ack": b"",
     "/managed-ledgers/t{}/n/persistent/lost-sub__transaction_pending_ack": b"",
 }
-"""What points to nothing, unless there are topics for it."""
+"""Nodes that point to nothing, unless there are topics for them."""
 ODD = ("/managed-ledgers/odd", "/schemas/t/n/a", "/managed-ledgers/u", "/new-kind/x", "/stream/b/managed-ledgers")
 _IDS = st.one_of(st.integers(11, 40), st.sampled_from([2**20 - 1, 2**20, 2**31, 2**40 + 5]))
 _IDS_OF_A_CLUSTER = 64

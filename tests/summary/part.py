@@ -8,7 +8,7 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A test that failed: its id, in a few lines what was wrong, and the command that runs it again."""
+    """A test that failed: its id, the error in a few lines, and the command that runs it again."""
 
     test: str
     reason: str

@@ -59,7 +59,7 @@ def part_of(stats: dict[str, list[Any]], elapsed_seconds: float) -> Part:
 
 
 def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """Return the failed test's error, with what was expected and what came."""
+    """Return the failed test's error, with the expected and the actual value."""
     crash = getattr(report.longrepr, "reprcrash", None)
     return str(crash.message if crash else report.longrepr).strip()[:_REASON_CHARACTERS]
 

@@ -1,4 +1,4 @@
-"""``blockedOnAckStatePersistent`` in brokers' answers, and everything else as it was."""
+"""``blockedOnAckStatePersistent`` in brokers' responses, and everything else as it was."""
 
 import json
 from collections.abc import Callable

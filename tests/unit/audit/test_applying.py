@@ -1,4 +1,4 @@
-"""Applying a plan: nothing but what was approved, each row once, wherever it was stopped."""
+"""Applying a plan: exactly the approved rows, each once, wherever it was stopped."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable

@@ -117,7 +117,7 @@ def test_unreadable_nodes_protect_ledgers_they_may_reference(
     standings = {ledger_id: found.standings[ledger_id] for ledger_id in expected}
     assert standings == expected | dict.fromkeys(protected, "unproven")
     assert found.summary.unseen or not protected
-    # What the damaged node itself referenced is protected too.
+    # The damaged node's own references are protected too.
     assert not {row["ledger_id"] for row in found.rows(Table.ORPHAN_LEDGERS) if row["standing"] == "condemned"} & set(
         range(1, 11)
     )

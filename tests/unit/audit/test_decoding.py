@@ -1,4 +1,4 @@
-"""Reading many nodes at once gives exactly what reading one gives, or leaves the node to that."""
+"""Reading many nodes at once gives the results of reading each, or leaves the node to that."""
 
 from collections.abc import Sequence
 

@@ -38,7 +38,7 @@ class Spark:
 
 
 class Job:
-    """`job.run` without Spark: remembers what it was asked for, and answers."""
+    """`job.run` without Spark: records its options and returns a result."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.answer: AuditSummary | SidecarError = summary(())

@@ -1,4 +1,4 @@
-"""An audit lists nodes that point to nothing, each with what helps, and none of which that is not known."""
+"""An audit lists nodes that point to nothing, each with its remedy, and none that is in doubt."""
 
 import pytest
 from pulsar_sidecar.features.audit.results.report import metrics_text

@@ -1,4 +1,4 @@
-"""Many entries from one bookie, against bookies that really listen: what is asked, and that only its answer counts."""
+"""Many entries from one bookie, against bookies that really listen: requests, and only their own responses."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Entries in bulk from bookies that lack some, damage some, or do not answer."""
+"""Entries in bulk from bookies that lack some, damage some, or do not respond."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The end of a ledger, whatever part of its bookies answers: an acknowledged entry is read or the call raises."""
+"""The end of a ledger, whatever part of its bookies responds: an acknowledged entry is read or the call raises."""
 
 import threading
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Other features' answers to a rehearsal."""
+"""Other features' results for a rehearsal."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""``serve`` while the cluster is away: processes, with closed ports and with ports that accept and never answer."""
+"""``serve`` while the cluster is away: processes, with closed ports and with ports that accept and never respond."""
 
 import os
 import signal
@@ -29,8 +29,9 @@ AT_ONCE_SECONDS = 5.0
 
 @contextmanager
 def a_port(*, hanging: bool) -> Iterator[int]:
-    """One without a listener, or one that accepts and never answers."""
-    # Not one of the ports that the system hands out: other tests would listen there, and hear this sidecar's questions.
+    """One without a listener, or one that accepts and never responds."""
+    # Not one of the ports that the system hands out: other tests would listen there, and receive this sidecar's
+    # requests.
     (port,) = free_ports(1)
     with socket.create_server((LOOPBACK, port)) if hanging else nullcontext():
         yield port

@@ -34,7 +34,7 @@ class Ran:
 
 
 class Terminal:
-    """``programs`` are the real ones, if they are given, instead of those that only note what they are asked."""
+    """``programs`` are the real ones, if they are given, instead of those that only record calls."""
 
     def __init__(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, programs: Programs | None = None

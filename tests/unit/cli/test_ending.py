@@ -49,7 +49,7 @@ def port_of(listening: socket.socket) -> int:
 def interrupted_while_it_waits(hung: socket.socket, process: subprocess.Popen[str]) -> tuple[str, str]:
     """Return the output of a command that was interrupted while it waited for a response, and soon ended.
 
-    What it asks takes a connection and never answers: what a stopped process looks like from outside.
+    Its server accepts a connection and never responds, like a stopped process.
     """
     hung.settimeout(60)
     waiting, _ = hung.accept()

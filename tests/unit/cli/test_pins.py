@@ -1,4 +1,4 @@
-"""``pulsar-sidecar pins``, as a person runs it, and the routes that it asks, over a cluster in memory."""
+"""``pulsar-sidecar pins``, as a person runs it, and its routes, over a cluster in memory."""
 
 import json
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ BOOKIE = BookieId("bookie-1:3181")
 
 @contextmanager
 def served_pins(cluster: PinnedCluster) -> Iterator[Served]:
-    """Serve one ledger of `TOPIC`, a deleted one that `BOOKIE` has not collected, and a bookie that does not answer."""
+    """Serve one ledger of `TOPIC`, a deleted one that `BOOKIE` has not collected, and an unresponsive bookie."""
     cluster.bookies.stored[LedgerId(60)] = StoredCopies(700, (BOOKIE,))
     cluster.bookies.read = {BOOKIE: FIGURES, BookieId("bookie-2:3181"): Unreadable("no answer")}
     cluster.bookies.down = {BookieId("bookie-2:3181")}

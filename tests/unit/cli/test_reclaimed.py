@@ -1,4 +1,4 @@
-"""``pulsar-sidecar ledger-deletion reclaimed`` and ``status``, as a person runs them, and the routes that they ask."""
+"""``pulsar-sidecar ledger-deletion reclaimed`` and ``status``, as a person runs them, and their routes."""
 
 import json
 

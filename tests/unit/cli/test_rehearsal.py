@@ -31,7 +31,7 @@ LOSSY = parse_topic_name("non-persistent://public/default/lossy")
 
 @dataclass
 class FakeCluster:
-    """Implements all ports; ``hanging`` topics answer once ``end`` is set."""
+    """Implements all ports; ``hanging`` topics respond once ``end`` is set."""
 
     topics: dict[TopicName, Clients | None]
     failure: SidecarError | None = None

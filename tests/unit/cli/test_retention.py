@@ -1,4 +1,4 @@
-"""``pulsar-sidecar retention``, as a person runs it, and the routes that it asks, over a cluster in memory."""
+"""``pulsar-sidecar retention``, as a person runs it, and its routes, over a cluster in memory."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Whatever is typed, read or answered: a documented exit code and a sentence, never a traceback."""
+"""For all input and responses: a documented exit code and a sentence, never a traceback."""
 
 import io
 import json
@@ -43,7 +43,7 @@ answers = st.one_of(
 
 @pytest.fixture(scope="module")
 def stranger() -> Iterator[HttpServer]:
-    """A server that is not a sidecar; it gives every call the same answer."""
+    """A server that is not a sidecar; it gives every call the same response."""
     with http_server() as server:
         yield server
 

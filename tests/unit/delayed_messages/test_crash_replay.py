@@ -1,4 +1,4 @@
-"""Cancelling with sidecars killed at any step, any call failing or losing its answer, brokers that die, cursors lost.
+"""Cancelling with sidecars killed at any step, any call failing or losing its response, brokers that die, cursors lost.
 
 Whatever happens: what was reported as PERSISTED is never delivered unless its cursor was lost; what was reported as
 EXPIRED was not delivered; what was refused is delivered; what was never asked for is delivered; and once faults

@@ -1,4 +1,4 @@
-"""Each answer rests on a cursor that was read for it, and on the subscriptions that exist now."""
+"""Each response rests on a cursor that was read for it, and on the subscriptions that exist now."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """Expediting and rescheduling: never a second copy, never a cancelled message brought back, none lost by a crash.
 
-A request is broken off at every call, sidecars crash, two of them are asked at once, and callers ask again.
+A request is broken off at every call, sidecars crash, two of them get it at once, and callers retry.
 """
 
 from collections.abc import Callable
@@ -192,7 +192,7 @@ def _arm(cluster: FakeCluster, faults: dict[tuple[int, bool], str]) -> list[int]
     def fail(number: int, call: str, *, before: bool) -> None:
         kind = faults.get((number, before))
         if kind is not None:
-            # Once a copy has been sent, a broken answer is never reported as one that changed nothing.
+            # Once a copy has been sent, a broken response is never reported as one that changed nothing.
             raise FAULTS["unknown" if call == "republish" and kind == "temporary" and not before else kind]()
 
     def begin(call: str) -> None:

@@ -1,4 +1,4 @@
-"""The audit's act on made-up answers of the commands: when engines agree, and when a last audit is clean."""
+"""The audit's act on made-up output of the commands: when engines agree, and when a last audit is clean."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The dashboards are as their code makes them, explain themselves, and ask what Prometheus understands."""
+"""The dashboards are as their code makes them, explain themselves, and have valid queries."""
 
 import itertools
 import json

@@ -31,7 +31,7 @@ Streamed = Sequence[MessageRow] | UnseenEntries
 
 
 class Readings:
-    """`TopicMessages` that may answer otherwise at each reading."""
+    """`TopicMessages` that may differ at each reading."""
 
     def __init__(self, *readings: Sequence[Streamed]) -> None:
         self._readings = iter(readings)

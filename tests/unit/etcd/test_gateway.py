@@ -1,4 +1,4 @@
-"""Requests to etcd's gateway: what an answer means, and what a missing one does."""
+"""Requests to etcd's gateway: what a response means, and what a missing one does."""
 
 import json
 from collections.abc import Iterator

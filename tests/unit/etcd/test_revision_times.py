@@ -17,8 +17,8 @@ looks = st.tuples(
     st.floats(0, 4_000, allow_nan=False),  # pause before it
     st.integers(0, 3),  # revisions made meanwhile
     st.floats(0, 3),  # the request's way
-    st.floats(0, 3),  # the answer's way
-    st.booleans(),  # whether another process goes on afterwards
+    st.floats(0, 3),  # the response's way
+    st.booleans(),  # whether another process continues afterwards
 )
 
 

@@ -32,7 +32,7 @@ class Written:
         return ClusterAddresses((), "", "", directory=self.directory)
 
     def log(self) -> TransactionLog:
-        return TransactionLog(self)  # type: ignore[arg-type]  # it is asked for its addresses only
+        return TransactionLog(self)  # type: ignore[arg-type]  # only its addresses are read
 
 
 class Files:

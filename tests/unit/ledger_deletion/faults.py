@@ -1,4 +1,4 @@
-"""Ports whose n-th call fails once: refused, or its answer is lost, after it took effect or instead of it."""
+"""Ports whose n-th call fails once: refused, or its response is lost, after it took effect or instead of it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

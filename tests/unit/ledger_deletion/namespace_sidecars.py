@@ -49,7 +49,7 @@ class StrictPulsar(FakePulsar):
 
 
 class NamespaceSidecar(Sidecar):
-    """`Sidecar`, with deletions of namespaces that end when it is asked to `work`."""
+    """`Sidecar`, with deletions of namespaces that end when it has to `work`."""
 
     def __init__(
         self,

@@ -142,7 +142,7 @@ def create_again(fake_pulsar: FakePulsar, topic: TopicName, *, gone: Sequence[in
 
 
 def attempt(sidecar: Sidecar, setting: Setting) -> bool:
-    """Ask for the deletion; False when the caller's error is that nothing is known to have begun."""
+    """Request the deletion; False when the caller's error is that nothing is known to have begun."""
     try:
         sidecar.delete_topic(setting.topic, partitioned=setting.partitioned)
     except SidecarError:

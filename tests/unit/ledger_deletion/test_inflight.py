@@ -11,7 +11,7 @@ from tests.fakes.clock import FakeClock
 
 
 class Brokers:
-    """Counts how often they are asked; each answer takes some time."""
+    """Counts the calls; each response takes some time."""
 
     def __init__(self, clock: FakeClock, milliseconds: int = 0) -> None:
         self.clock = clock

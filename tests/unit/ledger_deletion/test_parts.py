@@ -1,4 +1,4 @@
-"""Subscriptions and schemas: recorded before a broker is asked, and finished where it does not answer."""
+"""Subscriptions and schemas: recorded before a broker's call, and finished where it does not respond."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress

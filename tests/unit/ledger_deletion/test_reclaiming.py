@@ -22,7 +22,7 @@ SPACE = ReclaimedSpace(5_000, 1_700_000_000_000)
 
 
 class FakeCollections:
-    """`BookieCollections`: the second bookie has collected nothing, and the third one does not answer."""
+    """`BookieCollections`: the second bookie has collected nothing, and the third one does not respond."""
 
     def __init__(self) -> None:
         self.asked: list[LedgerId] = []

@@ -1,4 +1,4 @@
-"""``sendPendingDeleteLedger``: an answer for every record, and unknown counts as not sent."""
+"""``sendPendingDeleteLedger``: a response for every record, and unknown counts as not sent."""
 
 from dataclasses import replace
 

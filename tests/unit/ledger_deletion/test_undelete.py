@@ -143,7 +143,7 @@ def test_a_lost_answer_is_passed_on_and_repeated_safely(fake_pulsar: FakePulsar,
         restore(fake_pulsar, ledger_id)
     assert [each.ledger_id for each in protections(fake_pulsar.store)] == [ledger_id]
     assert ledger_id not in fake_pulsar.ledgers()
-    # Its protection is there by now; the answer about the ledger's own node is lost this time.
+    # Its protection is there by now; the response about the ledger's own node is lost this time.
     fake_pulsar.store.before("create", lambda: fake_pulsar.store.lose_answer_next("create", applied=True))
     with pytest.raises(OutcomeUnknownError):
         restore(fake_pulsar, ledger_id)

@@ -60,7 +60,7 @@ def setup(tmp_path: Path) -> Iterator[Setup]:
 
 @pytest.fixture
 def taken_port() -> Iterator[int]:
-    """A port on which a stranger listens and answers the probe as if ready."""
+    """A port on which a stranger listens and responds to the probe as if ready."""
     with socket.create_server((LOOPBACK, 0)) as listener:
         thread = threading.Thread(target=_answer, args=[listener], daemon=True)
         thread.start()

@@ -532,7 +532,7 @@ def check_all_once(job: Job, trimmed: Counter[int], deleted: Mapping[TopicName, 
 
 
 def test_pushed_records_may_fail_after_the_broker_answered() -> None:
-    """Pushed falls back between the answer and the record that is sent again: no gap may come of it."""
+    """Pushed falls back between the response and the record that is sent again: no gap may come of it."""
     job = Job(lines(30))
     job.brokers.hold = True
     with pytest.raises(Killed):

@@ -1,4 +1,4 @@
-"""Resume points for every combination of answers from broker, checkpoint and topic."""
+"""Resume points for every combination of responses from broker, checkpoint and topic."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

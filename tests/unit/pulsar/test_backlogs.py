@@ -1,4 +1,4 @@
-"""The estimate of what waits, from answers as brokers give them."""
+"""The estimate of what waits, from responses as brokers give them."""
 
 from collections.abc import Mapping
 

@@ -204,7 +204,7 @@ def test_partitions_and_a_topic_that_does_not_exist(scripted: ScriptedBroker) ->
 
 
 def test_a_brokers_clock_that_is_ahead(scripted: ScriptedBroker) -> None:
-    # The server dates its answers by this machine's clock, which is 7 seconds ahead of the one the topics look at.
+    # The server dates its responses by this machine's clock, which is 7 seconds ahead of the one the topics look at.
     scripted.topics.subscriptions(TOPIC)
     assert 5_000 < scripted.topics.broker_ahead_ms() <= SystemClock().now_ms() - scripted.clock.now_ms()
     scripted.clock.advance_ms(601_000)

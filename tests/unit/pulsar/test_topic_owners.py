@@ -1,4 +1,4 @@
-"""Looking topics up by the binary protocol: an answer belongs to the topic that was asked for, whatever else comes."""
+"""Looking topics up by the binary protocol: a response belongs to the requested topic, whatever else comes."""
 
 import pytest
 from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BrokerAddress

@@ -244,7 +244,7 @@ def raw(server: Served, *parts: bytes) -> bytes:
 )
 def test_invalid_http_gets_a_response(request_bytes: bytes, server: Served) -> None:
     answer = raw(server, request_bytes)
-    if answer:  # a reset may swallow the answer to a megabyte that was never read
+    if answer:  # a reset may swallow the response to a megabyte that was never read
         assert answer.startswith(b"HTTP/1.1 4")
         assert set(json.loads(answer.partition(b"\r\n\r\n")[2])) == {"reason"}
     else:

@@ -1,4 +1,4 @@
-"""Readings that answer soon whatever hangs."""
+"""Readings that return soon whatever hangs."""
 
 import asyncio
 import threading

@@ -32,7 +32,7 @@ STREAMED = "/admin/v2/persistent/t/n/x/cancelDelayedMessages"
 def quick() -> Iterator[Served]:
     routers = [delayed_delivery.router(FakeDelayedDelivery())]
     with served(FakeDeletionService(), routers=routers, limits=QUICK) as server:
-        assert server.ask("GET", "/livez").status == 200  # the first answer takes longest
+        assert server.ask("GET", "/livez").status == 200  # the first response takes longest
         yield server
 
 

@@ -133,7 +133,7 @@ class GatedApp:
         async def receive() -> MutableMapping[str, Any]:
             for message in whole:
                 return message
-            await asyncio.Event().wait()  # the caller waits for its answer
+            await asyncio.Event().wait()  # the caller waits for its response
             raise AssertionError
 
         async def send(message: MutableMapping[str, Any]) -> None:

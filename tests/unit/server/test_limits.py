@@ -39,7 +39,7 @@ class HangingList(FakeDeletionService):
 
 @contextmanager
 def asked(server: Served, path: str, times: int) -> Iterator[list[Answered]]:
-    """Requests on their way; their answers are there when the block has ended."""
+    """Requests on their way; their responses are there when the block has ended."""
     answers: list[Answered] = []
     with ThreadPoolExecutor(times) as callers:
         asked = [callers.submit(server.ask, "GET", path) for _ in range(times)]

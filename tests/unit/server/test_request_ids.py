@@ -1,4 +1,4 @@
-"""Every answer names its request, by the caller's id or a new one, and so does each line that is logged of it."""
+"""Every response names its request, by the caller's id or a new one, and so does each line that is logged of it."""
 
 import re
 from collections.abc import Iterator

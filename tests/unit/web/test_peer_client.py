@@ -1,4 +1,4 @@
-"""Another sidecar over HTTP: its answers as they are, with the caller's token, and no redirect followed."""
+"""Another sidecar over HTTP: its responses as they are, with the caller's token, and no redirect followed."""
 
 import asyncio
 from collections.abc import Iterator

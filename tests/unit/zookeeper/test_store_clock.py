@@ -11,7 +11,7 @@ HOUR_MS = 3_600_000
 
 
 class Store:
-    """A store whose clock is an hour ahead of this machine's, and which may not answer."""
+    """A store whose clock is an hour ahead of this machine's, and which may not respond."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
@@ -63,7 +63,7 @@ class Session:
 
 @pytest.mark.parametrize("round_trips_ms", [(10,), (1_900, 20), (1_900, 150, 1_500)])
 def test_the_quickest_answer_gives_the_time(round_trips_ms: tuple[int, ...]) -> None:
-    # An answer that came after two seconds once made the time a second early, so that retries had no delay at all.
+    # A response that came after two seconds once made the time a second early, so that retries had no delay at all.
     clock = FakeClock()
     store = StoreClock(Session(clock, *round_trips_ms), clock)  # type: ignore[arg-type]
     assert abs(store.now_ms() - clock.now_ms() - HOUR_MS) <= min(round_trips_ms) / 2

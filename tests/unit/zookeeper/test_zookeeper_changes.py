@@ -29,7 +29,7 @@ class ScriptedZooKeeper(socketserver.ThreadingTCPServer):
         errors: what requests of a type are answered with.
         echoes: whether listeners hear of creations.
         watched: the paths of watches, in order.
-        before_sync: nodes whose events come right before the answer to each ``sync``.
+        before_sync: nodes whose events come right before the response to each ``sync``.
     """
 
     daemon_threads = True

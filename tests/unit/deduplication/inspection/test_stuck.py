@@ -48,7 +48,7 @@ class Setup:
         return self.health.stuck(namespace, limits, most)
 
     def hide_topic_policies(self) -> None:
-        """Let brokers fail to answer what a topic's own policy is."""
+        """Let brokers fail to return a topic's own policy."""
 
         def away(policy: DeduplicationPolicy, topic: TopicName) -> PolicyValues:
             raise TemporaryError("no broker answers")

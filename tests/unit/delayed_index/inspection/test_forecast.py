@@ -31,7 +31,7 @@ IN_MEMORY = BrokerTracker(IN_MEMORY_TRACKER_FACTORY, TrackerSettings())
 
 
 class Stored:
-    """A topic with ledgers 5, 6 and 7 of ten entries each, and what is asked of it."""
+    """A topic with ledgers 5, 6 and 7 of ten entries each, and its requests."""
 
     def __init__(self) -> None:
         self.store = FakeMetadataStore()

@@ -33,7 +33,7 @@ DANGLING = "#pulsar.internal.delayed.bucket_oddly_named_too"
 
 
 class FakeLoadedTopics:
-    """One answer a call; the last one stays."""
+    """One response a call; the last one stays."""
 
     def __init__(self, *answers: str | Exception | None) -> None:
         self.answers = list(answers)

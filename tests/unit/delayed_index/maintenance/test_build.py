@@ -365,7 +365,7 @@ def test_a_bucket_that_the_cursor_names_after_all_is_not_deleted(setup: IndexToB
     reads: list[bytes] = []
 
     def flap() -> None:
-        """The answer to the first look is a broker's older copy, and then it is the new one again."""
+        """The response to the first look is a broker's older copy, and then it is the new one again."""
         node = setup.store.peek(PATH)
         assert node is not None
         reads.append(node.data)

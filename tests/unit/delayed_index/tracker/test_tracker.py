@@ -181,7 +181,7 @@ def test_failing_storage_neither_loses_nor_delivers_early(
 
 
 class FailingForAWhile:
-    """A storage that cannot be asked while ``fails`` is set."""
+    """A storage that cannot be read while ``fails`` is set."""
 
     def __init__(self, real: object) -> None:
         self._real = real
