@@ -1,4 +1,4 @@
-"""``spark-submit job.py --extract DIR --output DIR``: look for duplicate messages in an extract on Spark.
+"""``spark-submit job.py --extract DIR --output DIR``: find duplicate messages in an extract on Spark.
 
 The options and the tables are those of ``pulsar-sidecar deduplication duplicates``. Nothing here reaches a metadata
 store, a broker or a bookie. Exit codes: 0 clean; 2 there are findings; 1 nothing was found, but not everything could

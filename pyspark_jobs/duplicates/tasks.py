@@ -39,7 +39,7 @@ SUMMARY, PART = "summary", "part"
 SUSPECT, STORED_ROWS, IDS, LOOKED = "suspect", "stored", "ids", "looked"
 FINDING, FIRST, COUNT = "finding", "first", "count"
 PACKED = schema_of("tag string, part bigint, content binary")
-"""Output of each look: rows of one of these kinds, packed, or ids as bytes. All rows of an id are of the same part.
+"""Output of each pass: rows of one of these kinds, packed, or ids as bytes. All rows of an id are of the same part.
 
 Nothing else is shuffled: a row of Spark's costs microseconds whenever it is kept, sorted or grouped.
 """

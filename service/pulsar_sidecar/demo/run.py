@@ -15,7 +15,7 @@ from pulsar_sidecar.reports.formatting import format_count
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """Measurements of the demo, and addresses for a further look."""
+    """Measurements of the demo, and addresses for a further investigation."""
 
     plain: DeletionResult
     two_phase: DeletionResult

@@ -56,7 +56,7 @@ def attempts(clock: Clock, seconds: float, pause_seconds: float, stop: StopSigna
 
 
 def rest_seconds(least_seconds: float, took_seconds: float) -> float:
-    """Return the pause after a look that took so long; a loop that pauses so looks for at most a tenth of the time."""
+    """Return the pause after a check of this duration, so that a loop checks for at most a tenth of the time."""
     return max(least_seconds, 9 * took_seconds)
 
 

@@ -26,7 +26,7 @@ class Node:
         created_order: the store's order of creation (ZooKeeper ``czxid``): a deleted and re-created node differs.
         children_count: direct children; None where the store does not count.
         ephemeral: True if the node dies with its creator's session.
-        times_known: False where the store keeps no times, and another look may give later ones.
+        times_known: False where the store keeps no times, and another read may give later ones.
         modified_order: the order of the last write, where the store can compare it (etcd's mod revision). A version
             begins again in a re-created node, and may be that of the old one.
     """

@@ -1,4 +1,4 @@
-"""Requests to another sidecar, if only that one knows the response."""
+"""Requests to another sidecar, if only that one has the data."""
 
 from pathlib import Path
 from typing import Any

@@ -69,7 +69,7 @@ class Reading:
         return None if self.value is None else self._as(kind)
 
     def _as(self, kind: type[_T]) -> _T:
-        # Once for all who look at a reading: a long list takes longer to parse than the page that shows a part of it.
+        # Once for all viewers of a reading: a long list takes longer to parse than the page that shows a part of it.
         if kind not in self._parsed:
             self._parsed[kind] = parse_answer(kind, self.value)
         parsed: _T = self._parsed[kind]

@@ -47,7 +47,7 @@ def environment() -> Environment:
 
 
 def _packages_with_pages() -> Iterator[str]:
-    """Yield the features that have templates, which is all that the dashboard knows of them."""
+    """Yield the features that have templates, the dashboard's only view of them."""
     for feature in files("pulsar_sidecar.features").iterdir():
         if feature.joinpath("templates").is_dir():
             yield f"pulsar_sidecar.features.{feature.name}"

@@ -164,7 +164,7 @@ def figures_of(
 
 
 def reclaimed_in(metrics: str) -> ReclaimedSpace | Unreadable:
-    """Return the space that a bookie has given back, out of its metrics: by deleted and by compacted entry logs."""
+    """Return the space that a bookie has reclaimed, out of its metrics: by deleted and by compacted entry logs."""
     measured = [_sum(metrics, f"bookie_RECLAIMED_{kind}_SPACE_BYTES") for kind in ("DELETION", "COMPACTION")]
     started_seconds = _sum(metrics, "process_start_time_seconds")
     if None in measured or started_seconds is None:

@@ -215,7 +215,7 @@ class EtcdMetadataStore:
             raise ConflictError(conflict)
 
     def _only_below(self, path: str, deleted: set[str], conflict: str) -> Answer:
-        """Return the comparison that nothing lies below a node except nodes deleted before it."""
+        """Return the comparison that a node has no descendants except nodes deleted before it."""
         if not any(each.startswith(f"{path}/") for each in deleted):
             return _has_nothing_below(path)
         answer = self.gateway.reading(

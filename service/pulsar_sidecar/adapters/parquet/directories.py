@@ -118,7 +118,7 @@ def summaries_below(directory: Path) -> list[Path]:
 
 
 def remove(archived: ArchivedDirectory) -> None:
-    """Remove one; it disappears at once, even if the deletion takes long. `TemporaryError`: it cannot be removed."""
+    """Remove a directory, which disappears at once, however long the deletion takes; else raise `TemporaryError`."""
     try:
         going = Path(tempfile.mkdtemp(prefix=f".{archived.path.name}.removing-", dir=archived.path.parent))
         archived.path.rename(going / archived.path.name)

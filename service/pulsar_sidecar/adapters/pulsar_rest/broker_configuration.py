@@ -37,7 +37,7 @@ class RuntimeConfiguration:
         )
 
     def text(self, name: str) -> str | None:
-        """Return the setting; None if the broker does not know it."""
+        """Return the setting; None if unknown to the broker."""
         value = self.settings.get(name)
         return None if value is None else str(value)
 

@@ -186,7 +186,7 @@ class BrokerTopicAdmin:
         self._rest.change("POST", f"/admin/v2/namespaces/{namespace}/{name}", value)
 
     def broker_setting(self, name: str) -> str | None:
-        """Return a broker's present setting; None if the broker does not know it."""
+        """Return a broker's present setting; None if unknown to the broker."""
         return RuntimeConfiguration.of(self._rest).text(name)
 
     def ensure_namespace(self, tenant: str, namespace: str) -> None:

@@ -18,7 +18,7 @@ class SubscriptionStats(Protocol):
     """Statistics of brokers on a topic's subscriptions."""
 
     def partitions(self, topic: TopicName) -> int | None:
-        """Return the number of partitions, 0 for an unpartitioned topic; None if no broker knows the topic."""
+        """Return the number of partitions, 0 for an unpartitioned topic; None if the topic does not exist."""
 
     def stats(self, topic: TopicName) -> TopicStats:
         """Return the topic's subscriptions; `NotFoundError` if there is no such topic."""

@@ -69,7 +69,7 @@ _GAUGES: Final[Mapping[str, tuple[str, Callable[[DeduplicationView], float | Non
 
 
 class DeduplicationMetrics(Collector):
-    """Findings of the last look at each watched topic; absent where unknown. Thread-safe."""
+    """Findings of the last check of each watched topic; absent where unknown. Thread-safe."""
 
     def __init__(self, cluster: str, service: DeduplicationService) -> None:
         self._cluster = cluster
@@ -85,7 +85,7 @@ class DeduplicationMetrics(Collector):
         except NotFoundError:
             raise
         except SidecarError as error:
-            # The findings of the last look may no longer hold.
+            # The findings of the last check may no longer hold.
             views = [unreadable_view(topic, DeduplicationDecision(None, None, str(error)), str(error))]
             raise
         finally:

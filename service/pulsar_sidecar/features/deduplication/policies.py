@@ -46,7 +46,8 @@ class BrokerDeduplication:
         enabled: ``brokerDeduplicationEnabled``.
         max_producers: ``brokerDeduplicationMaxNumberOfProducers``: names in a snapshot; it leaves out the others.
         entries_interval: ``brokerDeduplicationEntriesInterval``: entries between two snapshots.
-        snapshot_interval_seconds: ``brokerDeduplicationSnapshotIntervalSeconds``: time after which the next look of the
+        snapshot_interval_seconds: ``brokerDeduplicationSnapshotIntervalSeconds``: time after which the next check by
+        the
             timer takes a snapshot; 0 for never.
         snapshot_frequency_seconds: ``brokerDeduplicationSnapshotFrequencyInSeconds``: period of the timer; 0 for none.
         load_timeout_seconds: ``topicLoadTimeoutSeconds``: a topic load that takes longer fails.

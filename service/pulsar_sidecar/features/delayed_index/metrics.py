@@ -53,7 +53,7 @@ class _Labels(NamedTuple):
 
 
 class DelayedIndexMetrics(Collector):
-    """Findings of the last look at each watched topic, and changes since the first; thread-safe."""
+    """Findings of the last check of each watched topic, and changes since the first; thread-safe."""
 
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
@@ -65,7 +65,7 @@ class DelayedIndexMetrics(Collector):
         self._sums_ms: Counter[_Labels] = Counter()
 
     def observe(self, topic: TopicName, views: Sequence[IndexView], now_ms: int, took_ms: int) -> None:
-        """Record the views found by a look at a topic."""
+        """Record a topic's views after a check."""
         found = {_Labels(view.topic, view.subscription): view for view in views}
         with self._lock:
             before = self._seen.get(topic, {})
@@ -80,7 +80,7 @@ class DelayedIndexMetrics(Collector):
             self._seen[topic] = found
 
     def forget(self, topic: TopicName) -> None:
-        """Discard the last views of a topic after a failed look: they may not hold any more."""
+        """Discard the last views of a topic after a failed check: they may be outdated."""
         with self._lock:
             self._seen.pop(topic, None)
 
@@ -131,7 +131,7 @@ class DelayedIndexMetrics(Collector):
         self._sums_ms[place] += took_ms
 
     def _count_changes(self, place: _Labels, before: Sequence[BucketView] | None, now: Sequence[BucketView]) -> None:
-        """Count brokers' changes since the last look, except buckets that came and went in between."""
+        """Count brokers' changes since the last check, except buckets that came and went in between."""
         if before is None:
             return
         old = {(bucket.name, bucket.ledger_id): bucket for bucket in before}

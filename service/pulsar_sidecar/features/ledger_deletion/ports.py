@@ -94,16 +94,16 @@ class TopicAdmin(Protocol):
         """Send ``DELETE /admin/v2/persistent/...`` (``.../partitions`` when partitioned); follows redirects.
 
         Raises:
-            NotFoundError: the broker knows no such topic.
+            NotFoundError: the topic does not exist.
             BrokerRefusedError: any other 4xx, with the broker's own status and reason.
             OutcomeUnknownError: 5xx, a timeout or a broken connection after sending.
         """
 
     def delete_subscription(self, topic: TopicName, subscription: str, *, force: bool) -> None:
-        """Send ``DELETE .../subscription/...`` of a topic without partitions; raises what `delete_topic` does."""
+        """Send ``DELETE .../subscription/...`` of a topic without partitions; raises as `delete_topic` does."""
 
     def delete_schema(self, topic: TopicName) -> None:
-        """Send a forced ``DELETE .../schema``, which removes its ledgers too; raises what `delete_topic` does."""
+        """Send a forced ``DELETE .../schema``, which removes its ledgers too; raises as `delete_topic` does."""
 
     def clients_of(self, topics: Sequence[TopicName]) -> Sequence[ConnectedClients]:
         """Return the clients of the topics, several topics at a time; loads them and skips unknown ones.
@@ -115,7 +115,7 @@ class TopicAdmin(Protocol):
     def broker_line(self) -> Line | None:
         """Return the line of the brokers' version; None where they report none."""
 
-    # Calls for deleting a shadow topic. Each raises `NotFoundError` when a broker knows no such topic, and
+    # Calls for deleting a shadow topic. Each raises `NotFoundError` when the topic does not exist, and
     # `BrokerRefusedError` on any other refusal.
 
     def keeps_forever(self, topic: TopicName) -> bool:
@@ -263,7 +263,7 @@ class DeadLetters(Protocol):
         """Return up to ``limit`` dead letters, oldest first."""
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        """Remove them from the dead-letter topic."""
+        """Remove messages from the dead-letter topic."""
 
     def close(self) -> None:
         """Leave the other messages in place; idempotent."""
@@ -324,7 +324,7 @@ class Collected:
 
     Attributes:
         waiting: size of its copy of each requested ledger of which it still has entries.
-        space: space that it has given back, from its HTTP service.
+        space: space that it has reclaimed, from its HTTP service.
     """
 
     waiting: Mapping[LedgerId, int] | Unreadable

@@ -284,7 +284,7 @@ class ProtectedLedger:
 
 @result
 class BookieReclaim:
-    """Space that one bookie has given back."""
+    """Space that one bookie has reclaimed."""
 
     bookie: str
     waiting_ledgers: int | None
@@ -301,7 +301,7 @@ class BookieReclaim:
 
 @result
 class Reclaim:
-    """Space that bookies have given back of the recorded ledgers that were deleted."""
+    """Space that bookies have reclaimed of the recorded ledgers that were deleted."""
 
     since_ms: int
     """Deletions before this time are not counted; later than requested if there were more than 100,000 since then."""
@@ -354,7 +354,7 @@ class ServiceStatus:
     as_of_ms: int
     """Time of reading; older than a few seconds only while the cluster does not respond."""
     reclaimed: Reclaim | None = None
-    """Last reading of what bookies have given back of the last day's deletions, as ``reclaimed`` returns it: the
+    """Last reading of what bookies have reclaimed of the last day's deletions, as ``reclaimed`` returns it: the
     sidecar takes one every 15 minutes; null before the first."""
 
 

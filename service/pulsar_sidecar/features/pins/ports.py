@@ -93,13 +93,13 @@ class TopicTrimming(Protocol):
     """Brokers' operations on a topic, each of which loads it."""
 
     def trim(self, topic: TopicName) -> None:
-        """Make a broker trim it. Raises `SidecarError`."""
+        """Make a broker trim the topic. Raises `SidecarError`."""
 
     def unload(self, topic: TopicName) -> None:
-        """Make its broker unload it. Raises `SidecarError`."""
+        """Make the topic's broker unload it. Raises `SidecarError`."""
 
     def clients(self, topic: TopicName) -> ClientCount:
-        """Return its connected clients. Raises `SidecarError`."""
+        """Return the topic's connected clients. Raises `SidecarError`."""
 
 
 class DueTimesOfCursors(Protocol):

@@ -97,7 +97,7 @@ class PinsReader:
             return kept[1]
         found = self._read_lists(namespace)
         ended = self._sources.clock.monotonic_seconds()
-        # Of very many topics, readers look at the next pages within seconds.
+        # Of very many topics, readers open the next pages within seconds.
         rest = rest_seconds(0, ended - began - _QUICK_SECONDS)
         self._kept = (ended + rest, found) if rest else None
         return found

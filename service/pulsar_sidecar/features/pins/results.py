@@ -399,7 +399,7 @@ class TrimState(StrEnum):
     TRIMMED = "trimmed"
     """Its broker has deleted the ledgers."""
     UNFINISHED = "unfinished"
-    """Its broker has not deleted all of them in time; a repeated sweep looks again."""
+    """Its broker has not deleted all of them in time; a repeated sweep checks again."""
     NOTHING_LEFT = "nothing-left"
     """It has no ledgers past its retention."""
     LOADED = "loaded"

@@ -1,4 +1,4 @@
-"""`ExactlyOncePublisher` stores each message once, in order, whatever process dies meanwhile.
+"""`ExactlyOncePublisher` stores each message once, in order, even if any process dies.
 
 A broker recognises duplicates only by the *lowest* sequence id of a batch, and stores or refuses a batch as a whole
 (``MessageDeduplication.isDuplicateNormal``). So batches are resent unchanged, and no batch holds messages on both sides

@@ -20,11 +20,11 @@ class RehearsalParameters(Parameters):
     """Bounds of a rehearsal."""
 
     topics: int = Field(default=USUAL.topics, ge=1, le=100_000)
-    """Maximum number of topics to look at, those with the most clients and backlog first."""
+    """Maximum number of topics to examine, those with the most clients and backlog first."""
     limit: int = Field(default=USUAL.rows, ge=0, le=1_000)
     """Maximum number of topics in the response."""
     seconds: float = Field(default=USUAL.seconds, ge=1, le=3_600)
-    """Time after which the topics not looked at are reported as not known."""
+    """Time after which the topics not examined are reported as not known."""
 
 
 def router(rehearsals: Rehearsals) -> APIRouter:

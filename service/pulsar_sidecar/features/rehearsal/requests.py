@@ -9,7 +9,7 @@ class Bounds:
     """Bounds of a rehearsal.
 
     Attributes:
-        topics: maximum number of topics to look at.
+        topics: maximum number of topics to examine.
         rows: maximum number of topics in the response.
         seconds: time after which no look-up counts.
     """

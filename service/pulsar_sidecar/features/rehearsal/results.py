@@ -146,7 +146,7 @@ class Rehearsal:
     topics: int
     """Number of persistent topics that the broker has loaded."""
     examined: int
-    """Number of topics looked at: those with the most clients and backlog first."""
+    """Number of examined topics: those with the most clients and backlog first."""
     totals: tuple[Total, ...]
     times: Times
     deletions: tuple[RehearsedDeletion, ...]

@@ -237,7 +237,7 @@ def explain(
         Path | None, typer.Option(metavar="DIR", help="Dump to search for nodes that reference the ledger.")
     ] = None,
 ) -> None:
-    """Explain in sentences what an audit knows of one ledger: who claims it, and why nothing references it.
+    """Explain an audit's facts about one ledger: its claimed owner, and why nothing references it.
 
     It also shows the ledger's status and which conditions for deletion it does not meet yet.
 

@@ -158,7 +158,7 @@ class TableRows:
 
 @result
 class LedgerInAudit:
-    """Everything that an audit knows of a ledger."""
+    """An audit's facts about a ledger."""
 
     ledger_id: int
     explanation: str

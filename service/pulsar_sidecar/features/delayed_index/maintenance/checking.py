@@ -176,7 +176,7 @@ class IndexChecker:
         self._ports = ports
 
     def check(self, scope: TopicName | str, options: CheckOptions) -> CheckPass:
-        """Check a topic, namespace or tenant, and return the findings made twice, as of the second look.
+        """Check a topic, namespace or tenant, and return the findings made twice, as of the second check.
 
         Raises:
             NotFoundError: there is no such topic, namespace or tenant.

@@ -152,7 +152,7 @@ class _Summaries:
 
 @dataclass(slots=True)
 class _Suspects:
-    """Suspects of the second look, with the lowest and the highest id of each producer's.
+    """Suspects of the second pass, with the lowest and the highest id of each producer's.
 
     All rows of an id are in the same part on the disk; ``ids`` are fingerprints, ascending; None if they are too many.
     """
@@ -224,7 +224,7 @@ class EmbeddedEngine:
         places: Mapping[tuple[int, TopicProducer], int],
         scratch: Scratch,
     ) -> _Suspects:
-        """Look again at the row groups where ids do not rise, and store the suspects."""
+        """Reread the row groups where ids do not rise, and store the suspects."""
         numbers, columns = summaries.numbers, summaries.columns
         rows = int(columns["messages"][list(places.values())].sum())
         parts = min(rows // _SUSPECTS_OF_A_PART + 1, _MOST_PARTS)

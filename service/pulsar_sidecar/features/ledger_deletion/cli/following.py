@@ -153,7 +153,7 @@ def _shown(seen: TopicDeletionStatus) -> str:
 
 @result
 class NotDeleted:
-    """A topic of many that is not deleted, or that has something to know about its end."""
+    """A topic of many that is not deleted, or whose end has a remark."""
 
     topic: str
     state: str

@@ -116,7 +116,7 @@ def add_namespaces(routes: APIRouter, service: LedgerDeletion) -> None:
         ) -> Response:
             """Delete a namespace in two phases: every ledger in it is recorded before brokers delete anything.
 
-            While the deletion runs, the same call follows it. 404: brokers know no such namespace. 405: brokers do not
+            While the deletion runs, the same call follows it. 404: no such namespace. 405: brokers do not
             allow it with ``force`` (``forceDeleteNamespaceAllowed``). 409: it is not empty and ``force`` is not given,
             or a shadow topic in it has its source elsewhere, or the other way round. 412: it has more than one
             replication cluster. If its only cluster is a different one, brokers redirect to it: 307 to that cluster's

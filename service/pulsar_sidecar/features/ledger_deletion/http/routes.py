@@ -236,7 +236,7 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.get("/ledger-deletion/reclaimed")
     @takes(Right.CLUSTER_STATE)
     def reclaimed(parameters: Annotated[requests.ReclaimParameters, Query()]) -> results.Reclaim:
-        """Return the space that bookies have given back of the recorded ledgers that were deleted.
+        """Return the space that bookies have reclaimed of the recorded ledgers that were deleted.
 
         Each bookie is queried for entries of the last hundred, and for the bytes by which its files have shrunk.
         """

@@ -129,7 +129,7 @@ class PendingDeletionProcessor:
     # --- deciding ----------------------------------------------------------------------------------------------------
 
     def _process_all(self, batch: Batch, candidates: Sequence[Candidate]) -> None:
-        """Process all, unless the sidecar stops or deletion is paused: the broker redelivers those not begun."""
+        """Process all messages, unless the sidecar stops or deletion is paused: the broker redelivers the others."""
         waiting = list(candidates)
         most = count = len(waiting)
         while waiting:

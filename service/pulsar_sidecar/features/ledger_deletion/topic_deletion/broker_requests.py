@@ -31,7 +31,7 @@ def delete_marked(store: MetadataStore, admin: TopicAdmin, operation: Operation,
     read right before, and never of one that the new topic uses.
 
     Raises:
-        NotFoundError: nothing was marked, and a broker knows no such topic.
+        NotFoundError: nothing was marked, and the topic does not exist.
         DataLossError: a new topic of the same name uses every partition that is left.
     """
     if isinstance(operation, PartOperation):
@@ -60,7 +60,7 @@ def _delete_part(store: MetadataStore, admin: TopicAdmin, operation: PartOperati
         return
     for topic, path in zip(operation.topics, operation.node_paths, strict=True):
         if _is_marked(store, operation, path):
-            # Where a broker knows no such subscription, the caller reads the nodes again.
+            # Where the subscription does not exist, the caller reads the nodes again.
             with suppress(NotFoundError):
                 admin.delete_subscription(topic, operation.subscription, force=operation.force)
 

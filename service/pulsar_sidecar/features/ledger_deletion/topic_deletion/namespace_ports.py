@@ -48,10 +48,10 @@ class NamespaceAdmin(Protocol):
         """Return the settings of one broker."""
 
     def clusters_of(self, namespace: str) -> NamespaceClusters:
-        """Return the namespace's clusters; raises `NotFoundError` if brokers know no such namespace."""
+        """Return the namespace's clusters; raises `NotFoundError` if the namespace does not exist."""
 
     def cluster_url(self, cluster: str) -> str:
-        """Return another cluster's web service URL; raises `NotFoundError` if brokers know no such cluster."""
+        """Return another cluster's web service URL; raises `NotFoundError` if the cluster does not exist."""
 
     def sidecar_url(self, cluster: str) -> str | None:
         """Return the address of another cluster's sidecar; None if it is not known."""
@@ -63,7 +63,7 @@ class NamespaceAdmin(Protocol):
         """Send ``DELETE /admin/v2/namespaces/...``; follows redirects.
 
         Raises:
-            NotFoundError: brokers know no such namespace.
+            NotFoundError: the namespace does not exist.
             BrokerRefusedError: a permanent refusal, with the broker's own status and reason.
             TemporaryError: a bundle or a topic of it is moving, or was created meanwhile; try again.
             OutcomeUnknownError: 5xx, a timeout or a broken connection after sending.
@@ -78,7 +78,7 @@ class TopicDeletions(Protocol):
     ) -> tuple[TopicDeletionStatus, PermanentError | None]:
         """Delete the topic by force, with any partitions; return the status and a refusal.
 
-        Any sidecar continues a RUNNING one. Raises what `TopicDeleter.begin` does.
+        Any sidecar continues a RUNNING one. Raises as `TopicDeleter.begin` does.
         """
 
     def running(self) -> list[TopicDeletionStatus]:

@@ -191,7 +191,7 @@ class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_de
         return replace(self, recorded=self.recorded + keys)
 
     def unfinished(self, awaited: Callable[[], str] | None = None) -> TopicDeletionStatus:
-        """Return its status before it ends; until an attempt has failed, ``awaited`` gives the reason."""
+        """Return the deletion's status before its end; until an attempt has failed, ``awaited`` gives the reason."""
         state = OperationState.STUCK if self.stuck else OperationState.RUNNING
         return self.status(state, self.last_reason or (awaited() if awaited else NO_ANSWER))
 
@@ -395,7 +395,7 @@ class HeldOperation:
     replicated_with: frozenset[str] = frozenset()
 
     def with_state(self, operation: Operation) -> "HeldOperation":
-        """Return it with the driver's newer state; the node is unchanged."""
+        """Return the operation with the driver's newer state; the node is unchanged."""
         return replaced(self, operation=operation, seen=None)
 
 
@@ -414,12 +414,12 @@ def require_held(held: HeldOperation, nodes: Nodes) -> None:
 
 
 def write_operation(store: MetadataStore, operation: Operation, version: NodeVersion) -> HeldOperation:
-    """Replace the node by compare-and-set; raises what `require_held` does."""
+    """Replace the node by compare-and-set; raises as `require_held` does."""
     return HeldOperation(operation, replace_node(store, operation.operation_id, encode_operation(operation), version))
 
 
 def replace_node(store: MetadataStore, operation_id: OperationId, data: bytes, version: NodeVersion) -> NodeVersion:
-    """Replace the node of any deletion and return its new version; raises what `require_held` does."""
+    """Replace the node of any deletion and return its new version; raises as `require_held` does."""
     try:
         return store.write(operation_path(operation_id), data, version)
     except NotFoundError as error:

@@ -400,7 +400,7 @@ class Recorder:
         details.update(_details(unknown, nodes))
 
     def send(self, records: Sequence[PendingDeleteLedgerInfo], trace: RequestTrace) -> None:
-        """Send them as records of this request; raise `TemporaryError` if some have no receipt."""
+        """Send the messages as records of this request; raise `TemporaryError` if some have no receipt."""
         properties = trace.properties()
         messages = [OutgoingMessage(encode_record(each), str(each.topic), properties) for each in records]
         with self.steps.taking(Step.RECORDS_SENT):

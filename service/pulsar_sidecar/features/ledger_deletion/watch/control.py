@@ -111,7 +111,7 @@ class WatchControlNode:
         )
 
     def hold(self, item: str) -> WatchControl:
-        """Never append what ``item`` names; raises what `parse_hold` does."""
+        """Never append what ``item`` names; raises as `parse_hold` does."""
         added = parse_hold(item)
         return self._change(lambda control: replace(control, holds=tuple(sorted({*control.holds, added}))))
 

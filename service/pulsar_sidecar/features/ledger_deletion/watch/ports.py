@@ -78,7 +78,7 @@ class TopicChanges(Protocol):
     """
 
     def arm(self) -> None:
-        """Begin to collect changes, and drop earlier ones; raises what `StoreChanges.arm` does."""
+        """Begin to collect changes, and drop earlier ones; raises as `StoreChanges.arm` does."""
 
     def catch_up(self) -> Sequence[str]:
         """Return each node that changed between the last call and this one, once; reads the server, writes nothing.

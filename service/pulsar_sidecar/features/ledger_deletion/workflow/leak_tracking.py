@@ -218,7 +218,7 @@ class LeakTracker:
         raise NotFoundError(f"ledger {ledger_id}{attempt} is not among the ledgers that nothing references")
 
     def withheld(self, tracked: TrackedLedger, *, is_requested: bool = False) -> str | None:
-        """Return why it is not appended, regardless of the brake."""
+        """Return why a leak is not appended, regardless of the brake."""
         record = tracked.record
         if record is None or is_own_topic(record.topic):
             return "its topic belongs to the deletion service itself"
@@ -242,7 +242,7 @@ class LeakTracker:
                         tracked.look_ms = 0
 
     def note_vanished(self, tracked: TrackedLedger, at_ms: int) -> None:
-        """Count it in the brake, once."""
+        """Count a leak in the brake, once."""
         if not tracked.is_noted:
             with self._lock:
                 tracked.is_noted = True
@@ -290,7 +290,7 @@ class LeakTracker:
             self.unsought[kind] += 1
 
     def treat_as_unlinked(self, tracked: TrackedLedger, now_ms: int) -> None:
-        """Treat it as a ledger that was never seen referenced."""
+        """Treat a leak as a ledger that was never seen referenced."""
         if tracked.evidence is not None:
             self._leaks.forget(tracked.key)
         with self._lock:

@@ -102,7 +102,7 @@ class NamespaceDeletions:
     def delete(self, namespace: str, *, force: bool, requested_by: str | None, wait_ms: int) -> NamespaceDeletionStatus:
         """Begin to delete the namespace, or follow the running deletion, for ``wait_ms``.
 
-        Raises what `NamespaceDeleter.begin` does, and the refusal that ended the deletion.
+        Raises as `NamespaceDeleter.begin` does, and the refusal that ended the deletion.
         """
         give_up = self.clock.monotonic_seconds() + wait_ms / 1000
         trace = current_trace()

@@ -59,7 +59,7 @@ class Leftovers:
             self._record(topic, marked, load=True)
 
     def record_schema(self, topic: TopicName) -> None:
-        """Record the ledgers of a schema, whether its topic exists or not; raises what `record_topic` does."""
+        """Record the ledgers of a schema, whether its topic exists or not; raises as `record_topic` does."""
         self._record(topic, {}, load=False)
 
     def remove(self) -> str | None:

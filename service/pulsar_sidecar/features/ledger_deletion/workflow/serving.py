@@ -235,7 +235,7 @@ class LedgerDeletion:
         return self._unfinished(begun[0].operation), None
 
     def _unfinished(self, operation: Operation) -> TopicDeletionStatus:
-        """Return its current status, or the persisted one if the metadata store times out."""
+        """Return the current status, or the persisted one if the metadata store times out."""
         look = self._deletions.submit(self.topic_deletion, operation.operation_id)
         with suppress(TimeoutError, SidecarError):
             return look.result(_LAST_ATTEMPT_SECONDS)
@@ -282,7 +282,7 @@ class LedgerDeletion:
     def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> ShadowDeletionStatus:
         """Begin or continue deleting a shadow topic, without touching its source's ledgers: one stage a call.
 
-        Any sidecar may take the next call, until one returns DONE. Raises what `ShadowDeleter.advance` does.
+        Any sidecar may take the next call, until one returns DONE. Raises as `ShadowDeleter.advance` does.
         """
         self.require_ready()
         refuse_own_topics(topic)
@@ -295,7 +295,7 @@ class LedgerDeletion:
     ) -> NamespaceDeletionStatus:
         """Delete a namespace with all its topics; return DONE, or RUNNING if it takes longer than the call waits.
 
-        While it runs, a repeated call follows it. Raises what `NamespaceDeletions.delete` does.
+        While it runs, a repeated call follows it. Raises as `NamespaceDeletions.delete` does.
         """
         self.require_ready()
         wait_ms = self._runtime.configuration.topic_deletion_wait_ms if wait else 0
@@ -476,7 +476,7 @@ class LedgerDeletion:
         return self._runtime.trend.read()
 
     def reclaimed(self, hours: float) -> Reclaim:
-        """Read the space that bookies have given back; raises what `Reclaiming.reclaimed` does."""
+        """Read the space that bookies have reclaimed; raises as `Reclaiming.reclaimed` does."""
         self.require_ready()
         return self._runtime.reclaiming.reclaimed(hours, self._runtime.stop)
 
@@ -490,7 +490,7 @@ class LedgerDeletion:
     def undelete(self, ledger_id: LedgerId, *, force: bool) -> UndeleteResult:
         """Write a deleted ledger's metadata back, as long as bookies hold its entries.
 
-        Raises what `ledger_deletion.undelete.undelete` does.
+        Raises as `ledger_deletion.undelete.undelete` does.
         """
         self.require_ready()
         ports, configuration = self._runtime.ports, self._runtime.configuration
@@ -525,7 +525,7 @@ class LedgerDeletion:
     # --- tenants ---------------------------------------------------------------------------------------------------
 
     def tenants_of(self, ledger_ids: Sequence[LedgerId]) -> list[str | None]:
-        """Return the tenants that own the ledgers, in order; raises what `owners.tenants_of` does."""
+        """Return the tenants that own the ledgers, in order; raises as `owners.tenants_of` does."""
         return tenants_of(self._runtime.ports.store, ledger_ids, self._runtime.configuration.ledgers_root)
 
     def tenant_of_deleted(self, ledger_id: LedgerId) -> str | None:

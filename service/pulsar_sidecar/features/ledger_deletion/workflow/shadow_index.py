@@ -59,7 +59,7 @@ class ShadowIndex:
             store: metadata store of the topics, for those that changed.
             whole: the same store, for all topics.
             changes: change feed; None where nothing is watched.
-            clock: clock between two looks at the changes.
+            clock: clock between two reads of the changes.
             stop: signal that ends `run` and, with an error, the waits of all callers.
             patience_seconds: time that `shadows_of` waits; longer where each refresh reads all topics.
         """

@@ -81,7 +81,7 @@ class WatchCalls:
         return listed_leaks(found, limit, offset)
 
     def explain(self, ledger_id: LedgerId) -> LedgerExplanation | Redirect:
-        """Return all that the watch knows about one ledger; raises what `leaks` does."""
+        """Return the watch's facts about one ledger; raises as `leaks` does."""
         watch = self._leading_watch()
         return watch if isinstance(watch, Redirect) else watch.explain(ledger_id)
 
@@ -117,11 +117,11 @@ class WatchCalls:
         return self._changed(self._control_node.resume())
 
     def hold(self, item: str) -> WatchOrders:
-        """Never append what ``item`` names; raises what `WatchControlNode.hold` does."""
+        """Never append what ``item`` names; raises as `WatchControlNode.hold` does."""
         return self._changed(self._control_node.hold(item))
 
     def release_hold(self, item: str) -> WatchOrders:
-        """Release a hold; raises what `WatchControlNode.release_hold` does."""
+        """Release a hold; raises as `WatchControlNode.release_hold` does."""
         return self._changed(self._control_node.release_hold(item))
 
     def _leading_watch(self) -> LeakWatch | Redirect:

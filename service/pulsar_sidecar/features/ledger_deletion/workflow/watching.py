@@ -303,7 +303,7 @@ class LeakWatch:
             return self._tracker.request_append(ledger_id, offload_attempt)
 
     def explain(self, ledger_id: LedgerId) -> LedgerExplanation:
-        """Return all that is known about one ledger, with the current verdict of the evaluation."""
+        """Return all known facts about one ledger, with the current verdict of the evaluation."""
         with self._lock:
             leak, record = self._tracker.find(ledger_id)
             copies = self._tracker.copies(ledger_id)
