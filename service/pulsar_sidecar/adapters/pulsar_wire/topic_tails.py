@@ -165,7 +165,7 @@ class TopicReader:
         return [api.CommandFlow(consumer_id=self._id, messagePermits=used)]
 
     def _hold(self, command: api.BaseCommand, message: bytes) -> None:
-        """Hold messages that come before the response to a request for `_received`."""
+        """Hold messages that arrive before the response to a request for `_received`."""
         self._check(command)
         if command.type == api.BaseCommand.MESSAGE:
             self._held.append((command, message))

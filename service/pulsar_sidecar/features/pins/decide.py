@@ -287,7 +287,7 @@ def _let_go(facts: TopicFacts, holding: Iterable[Pin]) -> list[Pin]:
 
 
 def _offloaded(facts: TopicFacts) -> list[Pin]:
-    """Return the pins of ledgers whose copy in BookKeeper goes whatever else holds them."""
+    """Return the pins of ledgers whose copy in BookKeeper is deleted even if other pins hold them."""
     left = [ledger.ledger_id for ledger in facts.ledgers if ledger.copies and ledger.is_tiered_alone]
     detail = "the list says that BookKeeper's copy is deleted, so no broker deletes it again"
     replaced = [Pin(PinCause.REPLACED_COPY, f"ledger {each}", frozenset({each}), detail) for each in left]

@@ -50,8 +50,8 @@ class PartitionPublisher:
 
     Invariants: each batch is confirmed by a receipt of its own, in order; batches are resent unchanged; nothing beyond
     the resume point is sent before everything up to it is confirmed; after any error nothing is sent before a new
-    producer is open and has reported its resume point. The publisher does not believe a reconnected broker that
-    remembers nothing of the name: messages may be stored. Nor does it believe one that remembers less than it reported
+    producer is open and has reported its resume point. The publisher does not trust a reconnected broker that
+    remembers nothing of the name: messages may be stored. Nor does it trust one that remembers less than it reported
     at first, unless the program publishes from there on, or knows the stored messages itself: bookies may fail messages
     that a predecessor had pushed, and the program would skip them.
     """

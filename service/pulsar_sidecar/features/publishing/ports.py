@@ -39,7 +39,7 @@ class SequencedProducer(Protocol):
         """
 
     def receive(self, wait_seconds: float) -> Receipt | None:
-        """Return the next receipt, in the order of sending; None if none came in time (0: do not wait)."""
+        """Return the next receipt, in the order of sending; None if none arrived in time (0: do not wait)."""
 
     def close(self) -> None:
         """Close the producer; raises nothing."""

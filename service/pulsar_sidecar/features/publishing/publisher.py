@@ -141,7 +141,7 @@ class ExactlyOncePublisher:
     def know_stored(self, partition: int, sequence_id: int) -> None:
         """Record messages that the program knows to be stored.
 
-        The publisher then does not believe a reconnected broker that remembers nothing of the name.
+        The publisher then does not trust a reconnected broker that remembers nothing of the name.
         """
         self._by_partition[partition].know_stored(sequence_id)
 

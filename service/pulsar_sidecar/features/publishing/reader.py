@@ -79,7 +79,7 @@ class PartitionReader(Protocol):
     """Reading of one partition; used by one thread."""
 
     def next(self, wait_seconds: float) -> ReadMessage | None:
-        """Return the next message, None if none came in time; a `TemporaryError` ends this reading."""
+        """Return the next message, None if none arrived in time; a `TemporaryError` ends this reading."""
 
     def close(self) -> None:
         """Close the reading; raises nothing."""
@@ -132,7 +132,7 @@ class ExactlyOnceReader:
         self._in_a_row = 0
 
     def read(self, wait_seconds: float) -> ReadMessage | None:
-        """Return the next message of any partition, in turns; None if none came in time.
+        """Return the next message of any partition, in turns; None if none arrived in time.
 
         Raises:
             ConflictError: the message at a stored position is gone, and later ones may be; read on knowingly.

@@ -39,7 +39,7 @@ def broker(
         ),
     ] = USUAL.seconds,
 ) -> None:
-    """Show what would come again if this broker died now: deliveries, rebuilding, topic loads; and for how long.
+    """Show the redeliveries, rebuilding and topic loads if this broker died now, and their duration.
 
     Totals first, each with its source, then the topics with the most to do. The command changes nothing. It asks the
     broker itself, so it cannot rehearse one that hangs. Exit code 4: a number lacks topics whose look-up failed.

@@ -70,7 +70,7 @@ class RowGroup(LedgerCount):
 
 @result
 class PastAudit:
-    """One audit as a later one remembers it."""
+    """Audit in the history of later ones."""
 
     audit_id: str
     store_time_ms: int

@@ -129,7 +129,7 @@ class Count(Document, frozen=True):
 
 @decodable
 class HistoryEntry(Document, frozen=True):
-    """Audit as a later one remembers it, for trends."""
+    """Audit in the history of later ones, for trends."""
 
     audit_id: str
     store_time_ms: int

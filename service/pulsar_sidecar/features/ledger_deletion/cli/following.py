@@ -86,7 +86,7 @@ def _lines() -> list[str]:
 def delete_one(deletion: Deletion, topic: str, report: Report) -> TopicDeletionStatus | None:
     """Delete a topic and return None once it is deleted.
 
-    Otherwise return the last status: it is not done, or it is done and ``reason`` has something to know.
+    Otherwise return the last status: it is not done, or it is done and ``reason`` has a remark.
 
     Raises:
         ServiceRefusedError, ConflictError: the deletion was refused, or an operator abandoned it.
@@ -105,7 +105,7 @@ def delete_one(deletion: Deletion, topic: str, report: Report) -> TopicDeletionS
 
 
 def _running_deletion(deletion: Deletion, topic: str) -> TopicDeletionStatus | None:
-    """Return the newest running deletion of the topic: the call was accepted although its response did not come."""
+    """Return the newest running deletion of the topic: the call was accepted although its response did not arrive."""
     try:
         running = deletion.client.result(list[TopicDeletionStatus], "GET", DELETIONS)
     except SidecarError:

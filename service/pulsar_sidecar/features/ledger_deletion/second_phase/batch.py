@@ -150,7 +150,7 @@ class BatchAttempt:
             paused.
         paced: True if deletions obey the operator's rate.
         again: candidates to evaluate again at once, each with its verdict in case no other attempt follows.
-        unreached: candidates whose turn did not come while their facts were fresh.
+        unreached: candidates not processed while their facts were fresh.
     """
 
     batch: Batch

@@ -1,4 +1,4 @@
-"""Reading of copies in tiered storage that lists name as the only ones, before another copy of the ledger goes.
+"""Reading of copies in tiered storage that lists name as the only ones, before another copy of the ledger is deleted.
 
 A copy may take longer to read than facts stay fresh, and a batch may have many. So each call reads for some seconds,
 and a copy that was whole counts as whole for some minutes: nothing writes to it again.

@@ -4,7 +4,7 @@ Invariant: the sidecar acknowledges a message only after its outcome, or its cop
 durable. After a failure in between the broker redelivers the message, and every earlier step can be repeated.
 
 The facts about a batch are gathered once. Only its deletions are paced, by the operator's rate and by the metadata
-store's latency; those whose turn comes when their facts are too old are decided again with new facts.
+store's latency; those with outdated facts by then are decided again with new facts.
 """
 
 from collections.abc import Callable, Mapping, Sequence

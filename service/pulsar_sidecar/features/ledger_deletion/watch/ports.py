@@ -15,7 +15,7 @@ LedgerIds = npt.NDArray[np.int64]
 
 
 class ChangesLostError(TemporaryError):
-    """Raised when the connection broke or an expected event did not come: arm again, and read everything."""
+    """Raised when the connection broke or an expected event did not arrive: arm again, and read everything."""
 
 
 class UnwatchableError(PermanentError):
@@ -59,10 +59,10 @@ class StoreChanges(Protocol):
         """
 
     def echo_seconds(self) -> float:
-        """Write the sidecar's own node and return the delay of its event, which proves that events come.
+        """Write the sidecar's own node and return the delay of its event, which proves that events arrive.
 
         Raises:
-            ChangesLostError: the event did not come.
+            ChangesLostError: the event did not arrive.
         """
 
     def close(self) -> None:

@@ -145,7 +145,7 @@ class Ports:
 class BacklogCache:
     """Cache of the brokers' backlog, measured ahead of the calls that need it; thread-safe.
 
-    Calling the brokers takes longer than a caller may wait. So while calls come in, a thread keeps measuring, and
+    Calling the brokers takes longer than a caller may wait. So while calls arrive, a thread keeps measuring, and
     responses come from memory. Invariant: a response was measured at most a second ago, or is measured now; only `last`
     may be older, while brokers hang.
     """

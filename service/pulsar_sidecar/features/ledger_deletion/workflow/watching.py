@@ -145,7 +145,7 @@ class LeakWatch:
             self._ports.changes.arm()
             self._ports.changes.echo_seconds()
         except (UnwatchableError, ChangesLostError) as error:
-            # A server whose events do not come counts as one without watches.
+            # A server whose events do not arrive counts as one without watches.
             self._detail, self._taken = str(error), None
             return False
         self._taken = armed
