@@ -62,7 +62,7 @@ class Finding:
 
 
 class PossibleDuplicate(NamedTuple):
-    """Row that does not rise, by its neighbours; its message is set aside until it is compared with earlier ones."""
+    """Row that does not rise, by its neighbours; its message is GOING_BACK until it is compared with earlier ones."""
 
     message: Finding
     payload_hash: int | None
