@@ -64,7 +64,7 @@ def _global_options(
     ] = None,
     request_timeout: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Timeout of the sidecar's answer, below 86400. Default: 60."),
+        typer.Option(metavar="SECONDS", help="Timeout of the sidecar's response, below 86400. Default: 60."),
     ] = None,
     tls_allow_insecure: Annotated[
         bool | None, typer.Option("--tls-allow-insecure", help="Accept any certificate. For experiments only.")

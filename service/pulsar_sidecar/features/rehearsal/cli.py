@@ -35,11 +35,11 @@ def broker(
         typer.Option(
             min=1,
             max=3_600,
-            help="Time limit; what is not read by then is not known. Above 50: --request-timeout, too.",
+            help="Time limit; unread values are then unknown. Above 50: --request-timeout, too.",
         ),
     ] = USUAL.seconds,
 ) -> None:
-    """Show the redeliveries, rebuilding and topic loads if this broker died now, and their duration.
+    """Show the work if this broker died now: redeliveries, rebuilding, topic loads; and its duration.
 
     Totals first, each with its source, then the topics with the most to do. The command changes nothing. It asks the
     broker itself, so it cannot rehearse one that hangs. Exit code 4: a number lacks topics whose look-up failed.

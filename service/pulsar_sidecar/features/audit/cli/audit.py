@@ -130,7 +130,7 @@ def run(
         bool,
         typer.Option(
             "--exact",
-            help="Decode every node by itself with the exact decoder instead of whole columns. Slower, with "
+            help="Decode every node separately with the exact decoder instead of whole columns. Slower, with "
             "the same result: a second opinion before a large plan is applied.",
         ),
     ] = False,

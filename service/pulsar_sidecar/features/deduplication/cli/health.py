@@ -29,7 +29,7 @@ def stuck(
     ctx: Context,
     namespace: _OptionalNamespace = None,
     dump: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Read a dump (metadata dump) instead of asking the service.")
+        Path | None, typer.Option(metavar="DIR", help="Read a dump (metadata dump) instead of calling the service.")
     ] = None,
     entries: Annotated[
         int, typer.Option(min=0, help="Maximum number of entries after the snapshot.")

@@ -49,7 +49,7 @@ def show(
     ] = 500_000,
     producers: Annotated[int, typer.Option(min=0, help="Maximum number of producers listed.")] = 20,
     ask_broker: Annotated[
-        bool, typer.Option("--ask-broker", help="Ask the broker that has the topic loaded for its status.")
+        bool, typer.Option("--ask-broker", help="Read a loaded topic's status from its broker.")
     ] = False,
 ) -> None:
     """Show a topic's deduplication: the level that decides, snapshot, cost of the next topic load, retained ledgers.
@@ -74,7 +74,7 @@ def show(
 
 
 @deduplication_app.command(
-    epilog=_CHECK_EXIT_CODES, short_help="Publish twice to a new topic, and show what its broker did."
+    epilog=_CHECK_EXIT_CODES, short_help="Publish twice to a new topic, and show its broker's reaction."
 )
 def check(ctx: Context, namespace: NamespaceArgument) -> None:
     """Publish twice under one sequence id to a new topic of a namespace, and show the broker's reaction.

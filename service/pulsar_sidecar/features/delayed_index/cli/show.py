@@ -43,7 +43,7 @@ def show(
     subscription: Subscription = None,
     segments: Annotated[bool, typer.Option("--segments", help="Show each segment of each bucket.")] = False,
     ask_broker: Annotated[
-        bool, typer.Option("--ask-broker", help="Ask the broker that has the topic loaded which tracker it runs.")
+        bool, typer.Option("--ask-broker", help="Read from the broker of a loaded topic which tracker it runs.")
     ] = False,
 ) -> None:
     """Show the buckets of a topic's subscriptions: ledgers, segments, messages left and done, due times, bytes.

@@ -24,7 +24,7 @@ from pulsar_sidecar.reports.formatting import format_bytes, format_count
 _BASE = "/admin/v2/pins"
 _Offset = Annotated[int, typer.Option(min=0, help="Number of larger ones to skip.")]
 
-app = new_group("pins", "Show what keeps bytes on bookies, and what each remedy frees.")
+app = new_group("pins", "Show what pins bytes on bookies, and the effect of each remedy.")
 
 
 @app.command(epilog=EXIT_CODES)
