@@ -91,7 +91,7 @@ def create(kept: SnapshotStorage, *segments: DelayedIndexes) -> LedgerId:
     return kept.storage.create_bucket_snapshot(metadata_of(written), written, OWNER)
 
 
-# --- what every storage does ---------------------------------------------------------------------------------------
+# --- behaviour of every storage ------------------------------------------------------------------------------------
 
 
 def test_what_was_written_is_read(kept: SnapshotStorage) -> None:

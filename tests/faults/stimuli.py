@@ -98,7 +98,7 @@ class Stimuli:
         self._scene.oracles.wait_for_finals(chosen)
         self._restorable = chosen
 
-    # --- what makes a sidecar take a step --------------------------------------------------------------------------
+    # --- triggers of steps -----------------------------------------------------------------------------------------
 
     def provoke(self, step: Step, sidecar: SidecarProcess) -> None:
         """Send the sidecar a request that takes the step; it may die over it."""

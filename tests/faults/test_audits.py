@@ -231,7 +231,7 @@ def start_function_worker(cluster: ClusterUnderTest) -> None:
     cluster.restart(BROKERS[0])
 
 
-# --- what kills leave ----------------------------------------------------------------------------------------------
+# --- leftovers of kills --------------------------------------------------------------------------------------------
 
 
 def test_orphans_of_killed_brokers_are_found_with_owner_and_cause_and_deleted(

@@ -111,7 +111,7 @@ def test_a_schema_with_a_ledger_that_exists_is_reported_and_force_removes_it(sce
     until(lambda: not workload.existing({older}), "the broker has deleted the older version")
 
 
-# --- what brokers remove ------------------------------------------------------------------------------------------
+# --- brokers' removals --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("partitioned", [False, True], ids=["alone", "partitioned"])
@@ -147,7 +147,7 @@ def test_a_partitioned_topic_without_partitions_is_listed_and_goes(
     assert workload.store.read(path) is None
 
 
-# --- what an audit lists ---------------------------------------------------------------------------------------------
+# --- an audit's list -------------------------------------------------------------------------------------------------
 
 
 def test_pending_acknowledgements_without_a_topic_are_listed_and_go_in_two_phases(

@@ -366,7 +366,7 @@ def _entries(side: Setup, topic: TopicName) -> int:
     return side.workload.admin("GET", side.workload.of_topic(topic, "internalStats"))["numberOfEntries"]
 
 
-# --- what replicators pin ------------------------------------------------------------------------------------------
+# --- replicators' pins ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("full_run")

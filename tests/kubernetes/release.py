@@ -49,7 +49,7 @@ class Release:
         self._values = directory / "values.json"
         self.pods = [f"{NAME}-{number}" for number in range(_REPLICAS)]
 
-    # --- what an operator does -------------------------------------------------------------------------------------
+    # --- an operator's work ----------------------------------------------------------------------------------------
 
     def make_secrets(self) -> None:
         """Make secrets with the names that Pulsar's chart gives them."""

@@ -253,7 +253,7 @@ def _steps(trace: Trace) -> int:
     return 4 + own + in_use + last_try + 2 * max(0, repeated) + 2 * _records(trace) + _versions(trace) - 2
 
 
-# --- what is known already -------------------------------------------------------------------------------------------
+# --- known traces ----------------------------------------------------------------------------------------------------
 
 
 def known_traces() -> list[Trace]:

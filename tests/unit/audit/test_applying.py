@@ -186,7 +186,7 @@ def test_a_plan_is_read_back_from_many_files_as_it_was_hashed(tmp_path: Path) ->
     assert _verify(tmp_path) == written.plan
 
 
-# --- what is refused -----------------------------------------------------------------------------------------------
+# --- refusals ------------------------------------------------------------------------------------------------------
 
 
 def _verify(directory: Path, **changed: Any) -> Any:

@@ -265,7 +265,7 @@ def test_bytes_after_a_node_are_not_read_into_it() -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of what the way into the readers calls, of them and of the exact functions."""
+    """The names of functions that the readers' entry calls, readers and exact functions."""
     found: list[str] = []
 
     def telling(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -77,7 +77,7 @@ def test_a_plan_that_an_earlier_version_made_is_refused(auditor: Auditor, cluste
         verified_plan(msgspec.structs.replace(summary, policy=policy), list)
 
 
-# --- what can be seen of another cluster -----------------------------------------------------------------------------
+# --- another cluster's visible state ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Sizes of ledgers: BookKeeper's where a list has none, and what is not known is never 0 bytes."""
+"""Sizes of ledgers: BookKeeper's where a list has none, and an unknown size is never 0 bytes."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Entries of many buckets, what is stored of cursors, and how long ledgers are: every response is a value."""
+"""Entries of many buckets, stored cursors, and ledgers' lengths: every result is a value."""
 
 from collections.abc import Iterator
 

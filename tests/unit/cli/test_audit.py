@@ -1,4 +1,4 @@
-"""``audit show|explain|apply|report|prune``: what a person types is a request, the response its text and exit code."""
+"""``audit show|explain|apply|report|prune``: arguments become a request, the result text and exit code."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``audit run``: what a person types becomes a request, what it came to becomes an exit code."""
+"""``audit run``: arguments become a request, the outcome an exit code."""
 
 from dataclasses import fields
 from importlib import import_module

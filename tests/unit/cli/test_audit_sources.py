@@ -1,4 +1,4 @@
-"""``metadata dump`` and ``ledgers list``: what a person types becomes a request, what came out is summed up."""
+"""``metadata dump`` and ``ledgers list``: arguments become a request, the result a summary."""
 
 import json
 from pathlib import Path

@@ -24,7 +24,7 @@ TOPIC = "persistent://public/default/orders"
 
 @dataclass(slots=True)
 class Clusters:
-    """Two clusters with a sidecar each, and what brokers say of the topic."""
+    """Two clusters with a sidecar each, and brokers' data about the topic."""
 
     terminal: Terminal
     services: dict[str, FakeDelayedDelivery]

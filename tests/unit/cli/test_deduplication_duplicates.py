@@ -1,4 +1,4 @@
-"""``deduplication duplicates``: what a person types becomes a request, what was found a sentence and an exit code."""
+"""``deduplication duplicates``: arguments become a request, findings a sentence and an exit code."""
 
 from pathlib import Path
 

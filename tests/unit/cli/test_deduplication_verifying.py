@@ -1,4 +1,4 @@
-"""``deduplication verify|extract``: what a person types becomes a request, what was found a table and an exit code."""
+"""``deduplication verify|extract``: arguments become a request, findings a table and an exit code."""
 
 import json
 from collections import Counter

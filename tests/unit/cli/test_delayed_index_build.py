@@ -1,4 +1,4 @@
-"""``delayed-index build``, as a person runs it: look at the plan, approve its hash, and see what became of it."""
+"""``delayed-index build``, as a person runs it: read the plan, approve its hash, and see the outcome."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`pulsar-sidecar drained` before an uninstall: nothing left, something left, and what could not be counted."""
+"""`pulsar-sidecar drained` before an uninstall: nothing left, something left, and uncounted work."""
 
 import json
 from collections.abc import Iterator

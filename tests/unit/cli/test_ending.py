@@ -28,7 +28,7 @@ def environment() -> dict[str, str]:
 @contextmanager
 def command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # Shells start what runs in the background so, and children inherit it.
+        # Shells start background jobs so, and children inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [sys.executable, "-m", "pulsar_sidecar", *arguments],

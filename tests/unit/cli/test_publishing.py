@@ -1,4 +1,4 @@
-"""``publish``: what a person types becomes a request, what it came to a summary, an exit code and a next command."""
+"""``publish``: arguments become a request, the outcome a summary, an exit code and a next command."""
 
 import json
 from dataclasses import replace

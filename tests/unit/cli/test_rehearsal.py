@@ -1,4 +1,4 @@
-"""A rehearsal by its command, over a broker in memory: what is known, what is not, and what took too long."""
+"""A rehearsal by its command, over a broker in memory: known and unknown values, and timeouts."""
 
 import json
 from collections.abc import Collection, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Words, times and sizes in tables; and that each field of the REST reference is written as what it is."""
+"""Words, times and sizes in tables; and the form of each field of the REST reference."""
 
 import json
 import re

@@ -18,7 +18,7 @@ from tests.unit.cli.running import Terminal
 from tests.unit.cli.test_help import COMMANDS
 
 NOT_HERE = {("serve",), ("demo",), ("demo", "down"), ("local-cluster", "up"), ("completion",)}
-"""What they do is started here for real, or has no input; the others act on files, fakes and a server of this test."""
+"""Programs that start for real here, or have no input; the others act on files, fakes and a server of this test."""
 RUNNABLE = [
     (path, command) for path, command in COMMANDS if not isinstance(command, TyperGroup) and path not in NOT_HERE
 ]

@@ -1,4 +1,4 @@
-"""PIP-195's metrics: what a look found, and what happened between two looks."""
+"""PIP-195's metrics: findings of a check, and changes between two checks."""
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest

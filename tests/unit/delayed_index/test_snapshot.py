@@ -1,4 +1,4 @@
-"""Snapshots as bytes: what was written is read again, and what is damaged is refused."""
+"""Snapshots as bytes: written ones can be read, and damaged ones are refused."""
 
 import numpy as np
 import pytest

@@ -22,7 +22,7 @@ def cancellation(entry: int, status: Status = Status.ACCEPTED) -> Cancellation:
 
 
 class Log:
-    """A log that a test reads back itself; ``before`` is called with what is appended, and may raise."""
+    """A log that a test reads back itself; ``before`` is called with the appended records, and may raise."""
 
     def __init__(self) -> None:
         self.records: list[tuple[str, bytes | None]] = []

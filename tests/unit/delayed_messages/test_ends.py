@@ -23,7 +23,7 @@ _LOSSES: dict[str, Callable[[FakeCluster], None]] = {
 
 
 class Ending:
-    """One message that is cancelled, the time until it is due, and what is reported of it afterwards."""
+    """One message that is cancelled, the time until it is due, and its report afterwards."""
 
     def __init__(self, consumers: int = 1) -> None:
         self.cluster = FakeCluster()

@@ -179,7 +179,7 @@ def test_a_sidecar_that_has_read_the_log_knows_what_it_holds(steps: list[tuple[s
     for store in stores:
         follow(store, cluster)
     for number, (step, which, entry) in enumerate(steps):
-        # A sidecar that was left behind finds what another has acknowledged, and refuses to accept it.
+        # A sidecar that fell behind finds another's acknowledgements, and refuses to accept them.
         if step != "record" or not any(_is_persisted(store, at(entry)) for store in stores):
             _take(cluster, stores[which], step, cancellation(entry, requested_ms=number))
     held = [decode(*record) for record in cluster.compacted().items()]
@@ -187,7 +187,7 @@ def test_a_sidecar_that_has_read_the_log_knows_what_it_holds(steps: list[tuple[s
         if store.follows:
             cluster.unfollow(store.apply)
         follow(store, cluster)
-        # A sidecar that was left behind may write of what has ended; one that saw the end does not believe it.
+        # A sidecar that fell behind may write ended cancellations; one that saw the end ignores them.
         expected = {(one.position, one.status) for one in held if not _has_ended(store, one)}
         assert {(one.position, one.status) for one in store.index.at(PLACE)} == expected
 

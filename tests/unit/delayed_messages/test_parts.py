@@ -45,7 +45,7 @@ def test_the_ranges_a_run_adds_are_those_a_cursor_then_has_more(acked: set[int],
     }
     after = ranges_of(acked | wanted, mark)
     added = sum(added_ranges(before, run) for run in found)
-    # What lies beside the mark-delete position joins it, and only a broker moves that.
+    # A range beside the mark-delete position joins it, and only a broker moves that.
     beside_mark = (mark + 1) in (acked | wanted)
     assert after.range_count - before.range_count - added in ({0, 1} if beside_mark else {0})
 
@@ -136,7 +136,7 @@ def test_unpersisted_count_matches_a_recount(steps: list[tuple[CancellationStatu
         ]
 
 
-# --- what waits ---------------------------------------------------------------------------------------------------
+# --- waiting messages ---------------------------------------------------------------------------------------------
 
 
 @given(acked=st.lists(entries, min_size=1, max_size=3), mark=st.integers(-1, 10), length=st.integers(0, 45))

@@ -282,7 +282,7 @@ def _ask_both(verb: str, at_call: int) -> None:
     assert rescheduling.subscription.deliveries == {at(1): 1, at(2): 1}
 
 
-# --- what the log holds --------------------------------------------------------------------------------------------
+# --- contents of the log -------------------------------------------------------------------------------------------
 
 
 def _intent(token: str, copy: str | None = None) -> RescheduleIntent:

@@ -18,7 +18,7 @@ _OF_PROMETHEUS = {"job"}
 
 
 def selectors(expression: str) -> Sequence[tuple[str, str]]:
-    """Each metric with what is between its braces."""
+    """Each metric with the text between its braces."""
     return re.findall(r"\b((?:pulsar|process)_\w+)(?:\{([^}]*)\})?", expression)
 
 

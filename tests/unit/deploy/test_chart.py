@@ -1,4 +1,4 @@
-"""The chart makes what Kubernetes takes, what fits together, what needs no rights, and what the service reads."""
+"""The chart's output: valid in Kubernetes, consistent, without rights, with settings that the service reads."""
 
 import json
 import re

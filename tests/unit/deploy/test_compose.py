@@ -1,4 +1,4 @@
-"""The compose files follow the compose specification's schema and set only what exists. No engine is needed."""
+"""The compose files follow the compose specification's schema and set only existing settings. No engine is needed."""
 
 import json
 import os
@@ -73,7 +73,7 @@ def test_a_sidecars_environment_is_accepted_by_the_service(services: dict[str, A
 
 def test_the_example_for_a_cluster_that_exists_is_accepted_by_the_service() -> None:
     text = (PARTS / "sidecar.env.example").read_text()
-    # With what it has switched off, too.
+    # With its commented-out lines, too.
     lines = [line.removeprefix("#") for line in text.splitlines() if re.match(r"#?[A-Z_]+=", line)]
     environment = {name: value for name, _, value in (line.partition("=") for line in lines)}
     environment["PULSAR_SIDECAR_METADATA_STORE_URL"] = environment["METADATA_STORE_URL"]
@@ -151,7 +151,7 @@ def test_the_image_is_built_from_files_that_exist_by_a_user_who_is_not_root() ->
     assert 'ENTRYPOINT ["pulsar-sidecar", "serve"]' in lines
 
 
-# --- what watches them ---------------------------------------------------------------------------------------------
+# --- monitoring ----------------------------------------------------------------------------------------------------
 
 
 def test_prometheus_takes_its_configuration_with_our_rules(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The nightly audit's scripts do what they promise, and end with what they found."""
+"""The nightly audit's scripts: steps, and exit codes by their findings."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ case "$(tail -n 1 "$CALLS")" in
     "audit push"*) exit "${PUSH_CODE:-0}" ;;
 esac
 """
-"""Also a spark-submit: it leaves what its option --output names."""
+"""Also a spark-submit, which creates the directory of its option --output."""
 
 
 class Night:

@@ -42,7 +42,7 @@ def installed(lock: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The interpreter with what `deploy/requirements.lock` names and the project, and with nothing else."""
+    """The interpreter with only the project and the packages of `deploy/requirements.lock`."""
     site = tmp_path_factory.mktemp("site")
     tops = {"pulsar_sidecar": PROJECT / "service" / "pulsar_sidecar", "pyspark_jobs": PROJECT / "pyspark_jobs"}
     for name in (*installed("requirements.lock"), "pulsar-sidecar"):

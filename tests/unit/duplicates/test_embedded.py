@@ -1,4 +1,4 @@
-"""The embedded engine finds what the rules demand, wherever the row groups are cut."""
+"""The embedded engine finds everything by the rules, wherever the row groups are cut."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""One topic from end to end: what is reported of it, also when not all of it was seen or it changes meanwhile."""
+"""Report of one topic from end to end, also when it is read in part or changes meanwhile."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""Requests to etcd's gateway: what a response means, and what a missing one does."""
+"""Requests to etcd's gateway: the meaning of a response, and of a missing one."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The ground truth of fault tests sees what it is there to see; the files are written as ZooKeeper writes them."""
+"""The ground truth of fault tests sees everything that it should; the files are written as ZooKeeper writes them."""
 
 import struct
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Tokens by OAuth2 client credentials: what the issuer is sent, how long tokens serve, what its troubles mean."""
+"""Tokens by OAuth2 client credentials: requests to the issuer, lifetimes of tokens, and the issuer's errors."""
 
 import base64
 import json

@@ -64,7 +64,7 @@ CLAIMS: dict[LedgerComponent, Claim] = {
     LedgerComponent.COMPACTED_LEDGER: CompactedClaim(TOPIC),
     LedgerComponent.DELAYED_INDEX_BUCKET: BucketClaim(TOPIC, SUBSCRIPTION, BUCKET_KEY),
 }
-"""What a ledger of each kind holds about itself when the record about it is true."""
+"""Custom metadata of a ledger of each kind whose record is true."""
 
 
 def record(component: LedgerComponent = LedgerComponent.MANAGED_LEDGER, **mark: object) -> PendingDeleteLedgerInfo:

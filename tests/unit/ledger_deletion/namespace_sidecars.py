@@ -1,4 +1,4 @@
-"""A sidecar that deletes namespaces, beside a `FakePulsar` with one; and what must hold when everything is at rest."""
+"""A sidecar that deletes namespaces, beside a `FakePulsar` with one; and the invariants when everything is at rest."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -150,6 +150,6 @@ def check_gone(fake_pulsar: FakePulsar, kept: Iterable[int]) -> None:
     assert fake_pulsar.ledgers() == set(kept)
     roots = (POLICIES, LOCAL_POLICIES, MANAGED_LEDGERS, PARTITIONED_TOPICS, SCHEMAS)
     inside = tuple(f"{root}/{NAMESPACE}/" for root in roots)
-    # What has no data is only the parent of nodes that are gone.
+    # A node without data is only the parent of removed nodes.
     left = [path for path in fake_pulsar.store.paths() if f"{path}/".startswith(inside)]
     assert [path for path in left if (node := fake_pulsar.store.peek(path)) is not None and node.data] == []

@@ -1,4 +1,4 @@
-"""One sidecar beside a `FakePulsar`, driven by hand, and what must hold when everything has come to rest.
+"""One sidecar beside a `FakePulsar`, driven by hand, and the invariants when everything is at rest.
 
 It does what the running service's loops do, without their threads: a test decides when time passes, which step is the
 last before a crash, and which call of a port fails.
@@ -280,7 +280,7 @@ def send(fake_pulsar: FakePulsar, *records: PendingDeleteLedgerInfo) -> None:
         fake_pulsar.topics.put(DeletionTopic.PENDING, encode_record(record), key=str(record.topic))
 
 
-# --- what there is to do ---------------------------------------------------------------------------------------------
+# --- pending work ----------------------------------------------------------------------------------------------------
 
 
 def waiting_records(fake_pulsar: FakePulsar) -> list[str]:
@@ -307,7 +307,7 @@ def until_next_ms(fake_pulsar: FakePulsar) -> int:
     return max(1_000, min(due, default=1_000))
 
 
-# --- what became of it -----------------------------------------------------------------------------------------------
+# --- outcomes --------------------------------------------------------------------------------------------------------
 
 
 def outcome_lines(fake_pulsar: FakePulsar) -> list[Line]:

@@ -23,7 +23,7 @@ from tests.fakes.clock import FakeClock
 class Store:
     """A store that serves one request after the other, and a sidecar that deletes as fast as the limit lets it.
 
-    A probe waits for what is on its way when it arrives: evenly spread between nothing and all of it.
+    A probe waits for the requests in flight when it arrives: evenly spread between nothing and all of it.
     """
 
     base_ms: float
@@ -162,7 +162,7 @@ def test_without_any_answer_to_a_probe_it_is_one() -> None:
     assert limit.most_in_flight() == 11
 
 
-# --- only what deletions do counts -----------------------------------------------------------------------------------
+# --- only deletions' own load counts ---------------------------------------------------------------------------------
 
 
 def test_lateness_with_nothing_on_its_way_changes_nothing() -> None:
@@ -226,7 +226,7 @@ def test_a_few_probes_are_not_knowledge() -> None:
     assert limit.readings().idle_p99_ms == 500
 
 
-# --- what follows on simulated stores ----------------------------------------------------------------------------
+# --- simulated stores --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("base_ms", [0.3, 2.0, 10.0])

@@ -43,7 +43,7 @@ TROUBLE = {
     Step.DEAD_LETTERS_SENT,
 }
 TAKEN_OVER = {Step.OPERATION_HELD}
-"""What only another sidecar does, which continues."""
+"""Steps that only another sidecar takes, which continues."""
 SMOOTH = set(Step) - ELSEWHERE - TROUBLE - TAKEN_OVER
 
 

@@ -26,7 +26,7 @@ PARTITIONS = 2
 THOROUGH = settings.get_current_profile_name() == "thorough"
 
 Happens = Callable[[Setting], set[LedgerId]]
-"""What others do while no sidecar runs; answers the ledgers that have to be there at the end."""
+"""Others' changes while no sidecar runs; returns the ledgers that must exist at the end."""
 
 
 def with_source(setting: Setting) -> TopicName:

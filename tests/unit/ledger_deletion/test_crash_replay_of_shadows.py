@@ -134,7 +134,7 @@ def test_brokers_load_it_at_any_moment(
 ) -> None:
     partitions, listed = kind
     made = setting(partitions, listed=listed)
-    # Until it is protected any load may destroy the source: that is what the sidecar cannot prevent.
+    # Until it is protected any load may destroy the source, which the sidecar cannot prevent.
     made.brokers.kept_forever.add(made.shadow)
     loads = Loads(made, numbers)
     with suppress(Crash):

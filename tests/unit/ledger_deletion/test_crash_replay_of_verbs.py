@@ -86,7 +86,7 @@ def test_an_undelete_brings_the_ledger_back_once(point: int) -> None:
         assert steps.seen == [Step.LEDGER_PROTECTED] * 2 + [Step.LEDGER_BROUGHT_BACK] * 2
     with pytest.raises(ConflictError, match="exists"):
         bring_back(CrashAt())
-    # Wherever it died, what is back is protected.
+    # Wherever it died, restored ledgers are protected.
     send(fake_pulsar, PendingDeleteLedgerInfo(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, orphan))
     second = Sidecar(fake_pulsar, name="sidecar-2")
     second.process()

@@ -164,7 +164,7 @@ def test_a_store_that_takes_no_deletion_leaves_it_for_later(fake_pulsar: FakePul
     assert ends(fake_pulsar, ledger_id) == [DELETED]
 
 
-# --- what is counted as failed -----------------------------------------------------------------------------------
+# --- failures in the counts --------------------------------------------------------------------------------------
 
 
 def failed() -> float:

@@ -139,7 +139,7 @@ def test_a_driver_left_over_by_a_lost_answer_is_taken_again(
 
 
 def one_after_another(fake_pulsar: FakePulsar, topic: TopicName) -> tuple[Sidecar, HeldOperation, Sidecar]:
-    """A driver that lost its session, what it still holds, and a sidecar that may take it over."""
+    """A driver that lost its session, its held operation, and a sidecar that may take it over."""
     first = Sidecar(fake_pulsar)
     operation = begin(first, topic)
     fake_pulsar.store.end_session()
@@ -230,7 +230,7 @@ def test_an_unreadable_operation_holds_up_no_other(fake_pulsar: FakePulsar, topi
 
 
 def interrupted(partitions: int) -> tuple[FakePulsar, TopicName]:
-    """The broker was asked, and what it has done is unknown."""
+    """The broker was called, and the outcome is unknown."""
     fake_pulsar = FakePulsar()
     topic = fake_pulsar.partitioned_topic(NAME, partitions)
     fake_pulsar.admin.lose_answer_next(applied=False)

@@ -1,4 +1,4 @@
-"""A topic's deletion is followed until it ends: what it waits for, when it is stuck, what is left, and its end."""
+"""A topic's deletion is followed until it ends: reasons to wait, stuck deletions, the remainder, and the end."""
 
 import json
 
@@ -44,7 +44,7 @@ DUE_MS = OPERATION.not_before_ms
 
 
 def damaged(fake_pulsar: FakePulsar) -> tuple[TopicName, str, bytes]:
-    """A topic whose node cannot be read; the node's path, and what was in it."""
+    """A topic whose node cannot be read; the node's path and its content."""
     topic = fake_pulsar.topic(NAME)
     path = managed_ledger_path(topic.managed_ledger_name)
     node = fake_pulsar.store.peek(path)
@@ -235,7 +235,7 @@ def test_warnings_name_the_first_five() -> None:
     assert warnings_of([TopicDeletionStatus(OP, NAME, None, OperationState.RUNNING, 3, 2, 1)]) == []
 
 
-# --- what is left ------------------------------------------------------------------------------------------------
+# --- remainders --------------------------------------------------------------------------------------------------
 
 
 def test_status_lists_marked_nodes_and_existing_ledgers(fake_pulsar: FakePulsar) -> None:

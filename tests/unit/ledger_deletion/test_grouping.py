@@ -88,7 +88,7 @@ def topics(fake_pulsar: FakePulsar, count: int) -> list[TopicName]:
 
 
 def delete_at_once(sidecar: Sidecar, names: list[TopicName], **options: bool) -> list[object]:
-    """The state of each, or what its caller got instead."""
+    """The state of each, or its caller's error."""
     together = threading.Barrier(len(names))
 
     def delete(name: TopicName) -> object:
@@ -191,7 +191,7 @@ def test_a_group_killed_at_any_step_is_continued(size: int, every: int) -> None:
             gone = not fake_pulsar.listed(name)
             assert gone or isinstance(result, Crash)
             assert gone or not {record.topic for record in accepted_records(fake_pulsar)} & {name}
-        # A contract test replays the known traces in the model: in a group each ledger goes through what it knows.
+        # A contract test replays the known traces in the model: in a group each ledger takes known steps.
         assert set(traces(outcome_lines(fake_pulsar)).values()) <= known
         if not any(isinstance(each, Crash) for each in results):
             break

@@ -1,4 +1,4 @@
-"""The calls about namespaces, on a service with its loops, and what one knows of a deletion that another one ended."""
+"""The calls about namespaces, on a service with its loops, and one sidecar's view of a deletion that another ended."""
 
 import threading
 from collections.abc import Iterator

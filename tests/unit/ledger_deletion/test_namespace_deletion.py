@@ -361,7 +361,7 @@ def test_a_shadow_goes_before_its_source_and_without_it() -> None:
     assert fake_pulsar.listed(source) == []
 
 
-# --- what is left once the namespace is gone -------------------------------------------------------------------------
+# --- leftovers once the namespace is gone ----------------------------------------------------------------------------
 
 
 def test_a_node_that_cannot_be_read_is_named_and_stays() -> None:
@@ -416,11 +416,11 @@ def test_a_v1_namespace_is_deleted() -> None:
     assert fake_pulsar.ledgers() == set()
 
 
-# --- what it keeps ---------------------------------------------------------------------------------------------------
+# --- kept state ------------------------------------------------------------------------------------------------------
 
 
 def test_of_many_topics_few_are_in_hand() -> None:
-    """Neither threads nor what waits for one grow with the topics."""
+    """Neither threads nor their queues grow with the topics."""
     fake_pulsar, brokers = empty()
     sidecar = NamespaceSidecar(fake_pulsar, brokers, topics_at_once=50)
     lock, pulled, ended, most = threading.Lock(), 0, 0, 0

@@ -189,7 +189,7 @@ def test_its_state_as_an_operator_sees_it() -> None:
 
 
 def test_only_true_confirms_the_loss_of_a_sources_data() -> None:
-    """An older sidecar's node has no such field, and a node without it is what an older sidecar reads."""
+    """An older sidecar's node has no such field, and older sidecars read a node without it."""
     assert not decode_node(encoded(), Operation).source_data_loss_confirmed
     confirmed = replace(OPERATION, source_data_loss_confirmed=True)
     assert json.loads(encode_operation(confirmed)) == DOCUMENT | {"sourceDataLossConfirmed": True}

@@ -1,4 +1,4 @@
-"""Whose a ledger is, by what brokers stamped on it."""
+"""Owners of ledgers, by brokers' stamps."""
 
 import pytest
 from pulsar_sidecar.features.ledger_deletion.owners import tenants_of

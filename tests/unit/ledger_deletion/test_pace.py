@@ -22,7 +22,7 @@ from tests.unit.ledger_deletion.orphans import (
 )
 from tests.unit.ledger_deletion.sidecars import Sidecar, check, endings, judged, restarted, send
 
-# --- how long facts are good for, and at what pace ---------------------------------------------------------------
+# --- validity of facts, and pace ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rate", [None, 1_000.0, 100.0, 7.5])
@@ -35,7 +35,7 @@ def test_a_batch_gathers_once_whatever_the_rate(fake_pulsar: FakePulsar, topic: 
     assert all(ends(fake_pulsar, ledger_id) == [DELETED] for ledger_id in orphans)
     assert fake_pulsar.owners.hooks.journal.count("views") == 1
     assert len(judged(fake_pulsar)) == 70
-    # What ends without a deletion is not paced: 70 deletions, not 100.
+    # Records that end without a deletion are not paced: 70 deletions, not 100.
     assert fake_pulsar.clock.now_ms() - began_ms <= 70_000 / (rate or 1e9)
 
 
@@ -72,7 +72,7 @@ def test_facts_are_never_older_than_ten_seconds_at_any_rate(
     Sidecar(fake_pulsar, rate_per_second=rate).process()
     assert all(ends(fake_pulsar, ledger_id) == [DELETED] for ledger_id in orphans)
     assert max(ages) <= 10
-    # Once for what the rate lets through in ten seconds, and not more often.
+    # Once for the rate's ledgers of ten seconds, and not more often.
     assert len(gathered) <= -(-40 // max(1, int(rate * 10)))
     assert len(judged(fake_pulsar)) == 40
 

@@ -40,7 +40,7 @@ SUB = "billing/a b"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a topic, and what goes with it."""
+    """A part of a topic, with its ledgers."""
 
     fake_pulsar: FakePulsar
     topic: TopicName
@@ -105,7 +105,7 @@ def build(request: pytest.FixtureRequest) -> Callable[[], Part]:
     return BUILDS[request.param]
 
 
-# --- what is recorded --------------------------------------------------------------------------------------------
+# --- records -----------------------------------------------------------------------------------------------------
 
 
 def test_ledgers_are_recorded_before_a_broker_is_called(build: Callable[[], Part]) -> None:

@@ -164,7 +164,7 @@ def test_a_live_owner_holds_it_back(fake_pulsar: FakePulsar, topic: TopicName) -
     assert ledger_id in fake_pulsar.ledgers()
 
 
-# --- what gets lost on the way -----------------------------------------------------------------------------------
+# --- losses on the way -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stored", [True, False])

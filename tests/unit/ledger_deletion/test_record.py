@@ -1,4 +1,4 @@
-"""The record of PIP-186 as it travels: what is written is read back, and nothing else is understood."""
+"""The record of PIP-186 on the wire: written records are read back, and nothing else is accepted."""
 
 import json
 from string import ascii_letters, ascii_lowercase, digits
@@ -69,7 +69,7 @@ def records(draw: st.DrawFn) -> PendingDeleteLedgerInfo:
     )
 
 
-# --- what is written is read back ------------------------------------------------------------------------------------
+# --- round trips -----------------------------------------------------------------------------------------------------
 
 
 @given(records())
@@ -128,7 +128,7 @@ def test_a_driver_may_be_the_namespaces_own() -> None:
     assert parse_record(encode_record(record)) == record
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------------------------
 
 WRONG_FIELDS: list[tuple[str, object]] = [
     ("topicName", None),

@@ -63,7 +63,7 @@ def copies(fake_pulsar: FakePulsar) -> list[tuple[str, str, int]]:
     return [(message.topic, message.producer_name, message.sequence_id) for message in messages]
 
 
-# --- what is recorded --------------------------------------------------------------------------------------------
+# --- records -----------------------------------------------------------------------------------------------------
 
 
 def test_everything_that_is_referenced_is_recorded_once(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
@@ -150,7 +150,7 @@ def test_a_ledger_without_metadata_is_recorded_without_birth(fake_pulsar: FakePu
     assert births[fake_pulsar.listed(topic)[1]] is not None
 
 
-# --- what stops it -----------------------------------------------------------------------------------------------
+# --- obstacles ---------------------------------------------------------------------------------------------------
 
 
 def test_a_bookie_that_does_not_answer_stops_it(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:

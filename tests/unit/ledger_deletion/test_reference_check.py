@@ -1,4 +1,4 @@
-"""References read from nodes of every sort: adding one is always noticed, and what is not read is never absent."""
+"""References read from nodes of every sort: adding one is always noticed, and an unread node is never absent."""
 
 import pytest
 from hypothesis import given

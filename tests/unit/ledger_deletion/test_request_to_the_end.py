@@ -27,7 +27,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def second_phase(fake_pulsar: FakePulsar) -> list[EventDict]:
-    """Have another sidecar process what waits; the lines of it."""
+    """Let another sidecar process the waiting records; return its log lines."""
     runtime = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, instance=THIRD)._runtime
     pending = fake_pulsar.topics.pending()
     with structlog.testing.capture_logs([add_request]) as lines:

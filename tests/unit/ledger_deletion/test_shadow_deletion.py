@@ -1,4 +1,4 @@
-"""Deleting a shadow topic: stage by stage, and what it refuses."""
+"""Deleting a shadow topic: stage by stage, and refusals."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""The index of shadow topics: complete, or an error; and what a look costs does not grow with the topics."""
+"""The index of shadow topics: complete, or an error; the cost of a check does not grow with the topics."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence

@@ -69,7 +69,7 @@ def test_a_detached_node_leads_to_no_ledger_of_the_source(compressing: bool) -> 
         ({SHADOW_SOURCE: NO_SOURCE}, False, True),
         ({SHADOW_SOURCE: str(SOURCE)}, True, False),
         ({SHADOW_SOURCE: str(SOURCE)}, False, False),
-        ({}, True, False),  # an ordinary topic: the next load would own what it lists
+        ({}, True, False),  # an ordinary topic: the next load would own the listed ledgers
         ({}, False, True),
     ],
 )
@@ -170,7 +170,7 @@ def test_partitions_that_were_added_bring_their_sources() -> None:
     assert replace(DELETION, partitions=None).with_partitions(4) == replace(DELETION, partitions=None)
     sources = tuple(str(SOURCE.partition(index)) for index in range(4))
     assert DELETION.with_partitions(4) == replace(DELETION, partitions=4, source_names=sources)
-    # No broker could load what its property names, so there is nothing to add.
+    # No broker could load the topic that its property names, so there is nothing to add.
     of_none = replace(DELETION, source="no://topic", source_names=(sources[3],))
     assert of_none.with_partitions(3) == replace(of_none, partitions=3)
 

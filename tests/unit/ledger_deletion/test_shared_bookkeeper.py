@@ -1,4 +1,4 @@
-"""Two Pulsar clusters on one BookKeeper: what nothing references here may be the other cluster's live data."""
+"""Two Pulsar clusters on one BookKeeper: ledgers without a reference here may be the other cluster's live data."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def unreferenced(fake_pulsar: FakePulsar, topic: TopicName, ledger_id: LedgerId)
     return about(topic, ledger_id).marked(mark)
 
 
-# --- what counts as evidence -----------------------------------------------------------------------------------------
+# --- evidence --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("state", [LedgerState.CLOSED, LedgerState.OPEN])

@@ -127,7 +127,7 @@ def test_only_what_is_loaded_nowhere_has_no_clients(
     assert asked(fake_pulsar) == []
 
 
-# --- what kind of topic it is ----------------------------------------------------------------------------------------
+# --- kinds of topics -------------------------------------------------------------------------------------------------
 
 
 def test_a_partitioned_topic_is_not_deleted_without_its_partitions(fake_pulsar: FakePulsar) -> None:

@@ -27,7 +27,7 @@ NAME = f"persistent://{NAMESPACE}/{CANARY_PREFIX}0123"
 
 
 class FakeNamespace:
-    """`CanaryTopics` and `DuplicateSender`, and what was done in order."""
+    """`CanaryTopics` and `DuplicateSender`, with a record of calls in order."""
 
     def __init__(self) -> None:
         self.existing: set[str] = set()

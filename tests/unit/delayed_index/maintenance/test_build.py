@@ -1,4 +1,4 @@
-"""Built buckets hold exactly what a broker would delay, are attached only as planned, and leave nothing behind."""
+"""Built buckets hold exactly the messages to delay, are attached only as planned, and leave nothing behind."""
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
@@ -132,7 +132,7 @@ def test_every_bit_is_an_entrys_own_due_time_and_no_waiting_one_is_forgotten(set
     assert all(one.end < other.start for one, other in pairwise(keys))
 
 
-# --- what a broker of 4.0.8 does with them --------------------------------------------------------------------------
+# --- their use by a broker of 4.0.8 ---------------------------------------------------------------------------------
 
 
 def loaded_by_a_broker(setup: IndexToBuild) -> tuple[BucketDelayedDeliveryTracker, FakeClock]:
@@ -274,7 +274,7 @@ def test_unrecoverable_buckets_refuse_the_build(setup: IndexToBuild) -> None:
     refused(setup, ConflictError, f"{what} ledger 700 does not exist")
 
 
-# --- what goes wrong on the way -------------------------------------------------------------------------------------
+# --- failures on the way --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

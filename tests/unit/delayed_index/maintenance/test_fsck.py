@@ -210,7 +210,7 @@ def test_orphans_are_those_of_the_scope(index: CheckedIndex) -> None:
         assert IndexChecker(index.ports()).check(scope, ALL).findings == ()
 
 
-# --- what is no damage -----------------------------------------------------------------------------------------------
+# --- states without damage -------------------------------------------------------------------------------------------
 
 
 def test_orphans_are_looked_for_on_demand_only_and_only_old_ones(index: CheckedIndex) -> None:

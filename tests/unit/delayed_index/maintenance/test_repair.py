@@ -1,4 +1,4 @@
-"""A repair does what was approved and nothing else, and what it cannot do is reported."""
+"""A repair makes exactly the approved changes, and reports those that it cannot make."""
 
 import re
 from collections.abc import Callable
@@ -469,7 +469,7 @@ def test_a_deletion_service_that_is_off_is_refused(setup: Setup) -> None:
     refused(setup, DisabledError, "topicTwoPhaseDeletionEnabled")
 
 
-# --- what goes wrong half-way ----------------------------------------------------------------------------------------
+# --- failures half-way -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("refusal", ["the broker did not take it", TemporaryError("no broker answers")])

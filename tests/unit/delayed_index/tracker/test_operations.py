@@ -1,4 +1,4 @@
-"""Cancellations in the tracker: what was canceled is never handed out."""
+"""Cancellations in the tracker: a canceled message is never handed out."""
 
 import pytest
 from hypothesis import given, settings

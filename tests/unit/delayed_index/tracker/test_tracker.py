@@ -133,7 +133,7 @@ class Failing:
 def test_crash_at_any_step_neither_loses_nor_delivers_early(
     chosen: TrackerSettings, rows: list[tuple[int, int, int]], crashes: list[tuple[int, bool, int]], part: str
 ) -> None:
-    """A dispatcher adds again, after a restart, what was not delivered; as the PIP has it, no call fails."""
+    """After a restart, a dispatcher adds undelivered messages again; as the PIP has it, no call fails."""
     messages = {row[1:]: START_MS + row[0] for row in sorted(rows, key=lambda row: row[1:])}
     site = Site(chosen, Behaviour.AS_PIP)
     failing = Failing(getattr(site, part), Crash())

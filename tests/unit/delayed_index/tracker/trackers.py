@@ -1,4 +1,4 @@
-"""A tracker on memory, everything that can be seen of it, and a naive model of what it has to hand out."""
+"""A tracker in memory, its visible state, and a naive model of the messages to hand out."""
 
 from dataclasses import dataclass, field
 from typing import Any

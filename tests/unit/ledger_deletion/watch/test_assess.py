@@ -1,4 +1,4 @@
-"""Whose a ledger is and whether it may go: what the second phase asks, asked before anything is appended."""
+"""Owner of a ledger and permission to delete it: the second phase's checks, before anything is appended."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -37,7 +37,7 @@ POLICIES, LOCAL_POLICIES = "/admin/policies", "/admin/local-policies"
 
 @dataclass
 class Asking:
-    """An assessor over a fake Pulsar with one topic, and what it asks tiered storage."""
+    """An assessor over a fake Pulsar with one topic, and its requests to tiered storage."""
 
     fake_pulsar: FakePulsar = field(default_factory=FakePulsar)
     asked: list[tuple[LedgerId, OffloadContext, ManagedLedgerName]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The brake: what vanished counts for the whole window, and a small cluster has a small limit."""
+"""The brake: vanished references count for the whole window, and a small cluster has a small limit."""
 
 import pytest
 from pulsar_sidecar.features.ledger_deletion.watch.brake import WINDOW_MS, Brake

@@ -117,7 +117,7 @@ def demand_appended_and_deleted(
     assert len(accepted_records(fake_pulsar)) == 1
 
 
-# --- what leaks ------------------------------------------------------------------------------------------------------
+# --- leaks -----------------------------------------------------------------------------------------------------------
 
 
 def test_copy_left_by_a_trim_is_appended(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
@@ -209,7 +209,7 @@ def test_an_upload_that_never_ends_is_forgotten(fake_pulsar: FakePulsar, topic: 
     assert fake_pulsar.offloaded.looks < 15
 
 
-# --- what does not ---------------------------------------------------------------------------------------------------
+# --- no leaks --------------------------------------------------------------------------------------------------------
 
 
 def test_a_broker_that_deletes_in_time_leaves_nothing(

@@ -81,7 +81,7 @@ def test_forget_is_idempotent(leaks: LeakStore) -> None:
     assert [each.record.ledger_id for each in leaks.all()[0]] == [8]
 
 
-# --- what counts for nothing -----------------------------------------------------------------------------------------
+# --- ignored changes -------------------------------------------------------------------------------------------------
 
 
 def forged(document: dict[str, object]) -> None:

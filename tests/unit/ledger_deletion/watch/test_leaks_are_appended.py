@@ -1,4 +1,4 @@
-"""The loop from a vanished reference to its record: each cause, the settle time, and what ends the wait."""
+"""The loop from a vanished reference to its record: each cause, the settle time, and the ends of the wait."""
 
 import pytest
 from pulsar_sidecar.features.ledger_deletion.watch.evidence import REQUESTED_BY

@@ -56,7 +56,7 @@ def counts_of(ledgers: Sequence[int], *named: tuple[str, bytes]) -> ReferenceCou
     return counts
 
 
-# --- what a node names -----------------------------------------------------------------------------------------------
+# --- nodes' references -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -445,7 +445,7 @@ def test_a_walk_keeps_what_an_unread_node_and_those_below_it_named(unreadable: W
     assert counts.unreadable.keys() == {TOPIC}
     assert counts.unreadable[TOPIC].path == TOPIC
     assert counts.hidden == (TOPIC if unreadable.unreadable else None)
-    # Once it can be read again, what it dropped meanwhile is seen.
+    # Once it can be read again, its dropped references are seen.
     found = counts.walk(listing([1, 2, 3]), nodes((TOPIC, b""), named[2]))
     assert {(each.ledger_id, each.path) for each in found} == {(1, TOPIC), (2, CURSOR)}
     assert (counts.unreadable, counts.hidden) == ({}, None)

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, the counts is what counting from scratch gives."""
+"""After any changes in any order, the counts equal a count from scratch."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -127,7 +127,7 @@ class WalkBrokeError(Exception):
 
 @dataclass
 class Truth:
-    """The store as it is, and what a reader with so many reports may count on."""
+    """The store's state, and the references that a reader with so many reports may rely on."""
 
     ledgers: set[LedgerId] = field(default_factory=set)
     nodes: dict[str, tuple[bytes, NamedLedgers | None]] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class Truth:
         return copies | {VanishedReference(each, path, replaced=each in names.replaced) for each in gone}
 
     def walks(self, forbidden: frozenset[str]) -> set[VanishedReference | GoneCopy]:
-        """The whole store, but for nodes that may not be read and what is below them."""
+        """The whole store, without unreadable nodes and their descendants."""
         hidden = self.hidden(forbidden)
         # What two nodes dropped between two walks is no matter of the order in which they are read.
         dropped = {each for path in PATHS if path not in hidden for each in self._dropped(path)}
@@ -178,7 +178,7 @@ class Truth:
         return self._last(dropped)
 
     def hidden(self, forbidden: frozenset[str]) -> frozenset[str]:
-        """Nodes of which nothing is concluded: those that may not be read, and what is missing below those."""
+        """Nodes of which nothing is concluded: unreadable ones, and missing ones below those."""
         unread = self.met(forbidden) | {path for path, (_, names) in self.nodes.items() if names is None}
         below = {path for path in PATHS for above in unread if path.startswith(f"{above}/")}
         return self.met(forbidden) | (below - self._listed(forbidden))

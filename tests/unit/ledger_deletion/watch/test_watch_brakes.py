@@ -1,4 +1,4 @@
-"""The brake on the running watch: what it counts, across leaders and failures, and how an operator resumes."""
+"""The brake on the running watch: its counts across leaders and failures, and how an operator resumes."""
 
 import pytest
 from pulsar_sidecar.features.ledger_deletion.watch.control import CONTROL, WatchControlNode

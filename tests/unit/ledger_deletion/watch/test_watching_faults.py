@@ -138,7 +138,7 @@ def test_a_leader_that_finds_another_one_after_an_outage_stands_by(
 def test_changes_during_a_walk_are_not_missed(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, change: str, after: int
 ) -> None:
-    """Node by node, first ledgers and then what may name them; the change comes after so many of them."""
+    """Node by node, first ledgers and then nodes that may name them; the change comes after so many of them."""
     fresh = fake_pulsar.ledger(data_custom_metadata(topic.managed_ledger_name), age_ms=0)
     first = fake_pulsar.listed(topic)[0]
     pieces = iter(range(1_000))
@@ -164,7 +164,7 @@ def test_changes_during_a_walk_are_not_missed(
     assert (status.ledgers, status.references) == (len(fake_pulsar.ledgers()), len(fake_pulsar.referenced()))
     is_named = change in ("linked", "created")
     assert watcher.watch.explain(first).named_by == ((path_of(topic),) if is_named else ())
-    # What left its list before it was read there was never seen in it.
+    # A ledger that left its list before the read was never seen in it.
     unreferenced = {"linked": 0, "dropped": 2, "deleted": 1, "created": 1}[change]
     assert (status.unlinked or 0) + len(watcher.watch.leaks(ended=False)) == unreferenced
 
