@@ -22,7 +22,7 @@ class CursorPositions(Protocol):
         """Return what a recovering broker would restore of each, in order: from its node or its ledger's last entry.
 
         Acknowledgements since a loaded topic's broker last wrote are not included. A cursor whose ledger is gone is
-        unreadable: it may have moved to another one just now. Raises nothing.
+        unreadable: it may have just moved to another ledger. Raises nothing.
 
         Args:
             cursors: the data of cursors' nodes, all of one topic.

@@ -13,7 +13,7 @@ broker no longer has it loaded, and its nodes, which the caller reads afterwards
 Windows that remain, and why they are harmless: a topic may be unloaded between the two requests, and ``internalStats``
 then loads it again, with a correct view; a topic that is being loaded is listed only when it is ready, and its broker
 reads the metadata that the caller compares afterwards; the second listing finds a topic that moves between two brokers
-during the first. A broker that lost a bundle may still serve readers of it for a while, and nobody can query it
+during the first. A broker that lost a bundle may still serve readers of it for a while, and no query reaches it
 (docs/decisions/0022-owners-of-bundles-are-asked.md). Managed ledgers without a topic (``__transaction_log_N``,
 ``...__transaction_pending_ack``) never count as loaded: their metadata names all of their ledgers, because they are
 never compacted and have no schema.

@@ -1,6 +1,6 @@
 """A ZooKeeper session for all threads: it reconnects automatically, and every wait is limited.
 
-It creates nodes with ZooKeeper's open ACL, whatever the credential: brokers and bookies, which may have another one or
+It creates nodes with ZooKeeper's open ACL, whatever the credential: brokers and bookies, which may have a different one or
 none, have to work with a ledger's node that is restored.
 
 Invariants: a call made without a connection fails within the configured timeout, and at once when the connection was

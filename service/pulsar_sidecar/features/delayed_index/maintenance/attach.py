@@ -6,7 +6,7 @@ afterwards. It never takes bundle ownership: a client's lookup makes a broker lo
 `PointerOutcome` reports if one did.
 
 Invariants: only the cursor's bucket properties change; the cursor names no bucket whose ledger is missing, or that
-overlaps another one. A lost race costs time, never a message: a broker that does not know a bucket reads the backlog
+overlaps another. A lost race costs time, never a message: a broker that does not know a bucket reads the backlog
 instead.
 """
 
