@@ -1,7 +1,7 @@
 """A ZooKeeper session for all threads: it reconnects automatically, and every wait is limited.
 
-It creates nodes with ZooKeeper's open ACL, whatever the credential: brokers and bookies, which may have a different one or
-none, have to work with a ledger's node that is restored.
+It creates nodes with ZooKeeper's open ACL, whatever the credential: brokers and bookies, which may have a different one
+or none, have to work with a ledger's node that is restored.
 
 Invariants: a call made without a connection fails within the configured timeout, and at once when the connection was
 lost longer ago; until then a read is retried, a write never is; a connection whose thread died is replaced. Every
