@@ -297,7 +297,7 @@ class LedgerDeletion(_Group):
     """Enable two-phase deletion of ledgers. While it is disabled, the sidecar neither consumes nor writes records."""
     two_phase_deletion_consumer_enabled: bool = True
     """Consume pending deletions. A sidecar with ``false`` serves HTTP and the first phase, and leaves the second phase
-    to other sidecars, so that a backlog does not delay its responses."""
+    to other sidecars, so that a backlog and its callers share no interpreter."""
     two_phase_deletion_ledger_deletion_parallelism: int = Field(default=4, ge=1, le=1024)
     """Partitions of the system topic. The sidecar never reduces those of an existing topic."""
     two_phase_deletion_reconsume_later_in_seconds: Seconds = 600
