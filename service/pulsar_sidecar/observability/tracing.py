@@ -68,12 +68,8 @@ def continuing(
     request: RequestTrace, name: str, attributes: Attributes | None = None, kind: SpanKind = SpanKind.INTERNAL
 ) -> Iterator[Span]:
     """Work for this request: `identified`, and in a span of its trace, or of a new one if it has none."""
-    with identified(request.request_id):
-        if _Recording.tracer is None:  # reading the parent would cost every request more than its id
-            yield INVALID_SPAN
-            return
-        with _span(name, attributes, kind, _context_of(request)) as begun:
-            yield begun
+    with identified(request.request_id), _span(name, attributes, kind, request) as begun:
+        yield begun
 
 
 @contextmanager
@@ -114,11 +110,12 @@ def add_request(_logger: object, _method: str, event: MutableMapping[str, Any]) 
 
 
 @contextmanager
-def _span(name: str, attributes: Attributes | None, kind: SpanKind, context: Context | None) -> Iterator[Span]:
+def _span(name: str, attributes: Attributes | None, kind: SpanKind, request: RequestTrace | None) -> Iterator[Span]:
     tracer = _Recording.tracer
-    if tracer is None:
+    if tracer is None:  # then nothing reads the parent, which would cost every request more than its id
         yield INVALID_SPAN
         return
+    context = None if request is None else _context_of(request)
     with tracer.start_as_current_span(
         name, context, kind, attributes, record_exception=False, set_status_on_exception=False
     ) as begun:
