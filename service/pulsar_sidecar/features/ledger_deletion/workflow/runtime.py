@@ -6,8 +6,8 @@ warnings.
 
 import math
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import structlog
@@ -518,23 +518,26 @@ class Runtime:
         self.ports.topics.ensure()
         for warning in self.ports.topics.warnings():
             log.warning("cluster configuration impairs ledger deletion", warning=warning)
+        if not self.instance.consumes:
+            with self._ready():
+                log.info("leaving pending deletions to other sidecars", instance=self.instance.name)
+                self._serve_without_consuming()
+            return
         processor = self.processor()
-        pending = self.ports.topics.pending() if self.instance.consumes else None
+        with closing(self.ports.topics.pending()) as pending, self._ready():
+            log.info("consuming pending deletions", instance=self.instance.name)
+            self._consume(processor, pending)
+
+    @contextmanager
+    def _ready(self) -> Iterator[None]:
         self.control = self.service_control.read()
         self.last_error = self.last_error_at_ms = None
         self.ready.set()
         self.was_ready.set()
         try:
-            if pending is None:
-                log.info("leaving pending deletions to other sidecars", instance=self.instance.name)
-                self._serve_without_consuming()
-            else:
-                log.info("consuming pending deletions", instance=self.instance.name)
-                self._consume(processor, pending)
+            yield
         finally:
             self.ready.clear()
-            if pending is not None:
-                pending.close()
 
     def _serve_without_consuming(self) -> None:
         while not self.stop.is_set():
