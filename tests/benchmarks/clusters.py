@@ -82,9 +82,9 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
 
 
-def resident_mb(pid: int) -> float:
-    """Memory of a process that is in use now (``VmRSS``), in MiB."""
-    fields = Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()
+def resident_mb(pid: int, field: str = "VmRSS") -> float:
+    """Memory of a process that is in use now, or was at the highest (``VmHWM``), in MiB."""
+    fields = Path(f"/proc/{pid}/status").read_text().split(f"{field}:")[1].split()
     return int(fields[0]) / 1024
 
 

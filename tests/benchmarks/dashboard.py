@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,9 @@ _PAINT = """() => new Promise(resolve => {
   look();
 })"""
 _LOADING_SECONDS = 10
+_READERS = 50
+_FORGET_THE_HIGHEST = "5"
+"""To ``clear_refs`` of ``proc(5)``: the highest memory counts from now on."""
 _NEVER_MS = 4_000_000_000_000
 
 
@@ -79,6 +83,7 @@ def run(arguments: argparse.Namespace) -> Iterator[Table]:
         for version, environment in versions(arguments.control).items():
             sidecar = sidecars.start_with_defaults_in(environment, audits_directory=audits)
             yield _paints(browser, sidecar.url, version, arguments)
+            yield _opened_at_once(sidecar, version, arguments.findings)
             yield _left_open(sidecar, version, arguments.idle_seconds)
             sidecars.end_all()
 
@@ -112,10 +117,10 @@ def _made_audits(place: Path, findings: int) -> Path:
 
 
 def _paints(browser: Any, server: str, version: str, arguments: argparse.Namespace) -> Table:
-    audit = requests.get(f"{server}/admin/v2/audits", timeout=60).json()["audits"][0]["auditId"]
+    audit = _audit(server)
     pages = {
-        "Findings": f"/ui/audits/{audit}/tables/orphans",
-        "One audit": f"/ui/audits/{audit}",
+        "Findings": f"{audit}/tables/orphans",
+        "One audit": audit,
         "Overview": "/ui/",
         "Deletions": "/ui/deletions",
     }
@@ -139,6 +144,11 @@ def _paints(browser: Any, server: str, version: str, arguments: argparse.Namespa
     header = ("page", "KiB of HTML", "first paint, ms: median (90 %)", "the same as a file")
     loads = f"{arguments.rounds} loads each with an empty cache"
     return Table(f"First paint with {arguments.findings:,} findings, {loads}, {version}", header, rows)
+
+
+def _audit(server: str) -> str:
+    audits = requests.get(f"{server}/admin/v2/audits", timeout=60).json()["audits"]
+    return f"/ui/audits/{audits[0]['auditId']}"
 
 
 def _paint(browser: Any, url: str) -> float:
@@ -167,6 +177,30 @@ def _files(texts: Mapping[str, str]) -> Iterator[dict[str, str]]:
 
     with served(app) as address:
         yield {name: f"{address}/ui/files/{name}" for name in texts}
+
+
+# --- opened at once ------------------------------------------------------------------------------------------------
+
+
+def _opened_at_once(sidecar: SidecarProcess, version: str, findings: int) -> Table:
+    """Let each of 50 readers open another page of findings at the same moment."""
+    place = f"{sidecar.url}{_audit(sidecar.url)}/tables/orphans"
+    offsets = [(reader + 1) * findings // (_READERS + 1) for reader in range(_READERS)]
+    Path(f"/proc/{sidecar.pid}/clear_refs").write_text(_FORGET_THE_HIGHEST)
+    before = processor_seconds(sidecar.pid)
+    with ThreadPoolExecutor(_READERS) as readers:
+        waits = list(readers.map(lambda offset: _seconds(f"{place}?offset={offset}"), offsets))
+    used = processor_seconds(sidecar.pid) - before
+    row = (f"{1000 * statistics.median(waits):,.0f} ({1000 * max(waits):,.0f})", f"{used:.1f}")
+    title = f"{_READERS} readers open another page of {findings:,} findings each, {version}"
+    header = ("wait, ms: median (longest)", "processor s", "resident MiB, highest")
+    return Table(title, header, [(*row, f"{resident_mb(sidecar.pid, 'VmHWM'):,.0f}")])
+
+
+def _seconds(url: str) -> float:
+    began = time.monotonic()
+    requests.get(url, timeout=600).raise_for_status()
+    return time.monotonic() - began
 
 
 # --- left open -----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 from pulsar_sidecar.adapters.parquet.directories import archived_below, remove
@@ -13,6 +14,7 @@ from pulsar_sidecar.features.audit.results.answers import RowGroup, TableRows
 from pulsar_sidecar.features.audit.results.show import (
     TABLES,
     chosen_rows,
+    counted_columns,
     counted_rows,
     explain,
     groups_text,
@@ -80,22 +82,29 @@ def test_shown_tables_omit_the_metadata_column(tmp_path: Path, rows: list[dict[s
     assert tables.shown(Table.ORPHAN_LEDGERS, {"ledger_id": 9}).num_rows == (1 if rows else 0)
 
 
+def counted(table: pa.Table, wanted: RowsRequest) -> list[RowGroup]:
+    """Count rows, by the needed columns alone as by all."""
+    found = counted_rows(table, wanted)
+    assert counted_rows(table.select(counted_columns(table.schema.names, wanted)), wanted) == found
+    return found
+
+
 def test_rows_are_counted_by_a_column() -> None:
     rows = [orphan(1, tenant="a"), orphan(2, tenant="b", length_bytes=None), orphan(3, tenant=None, length_bytes=9)]
     table = orphan_table([*rows, orphan(4, tenant="a", kind="cursor")])
-    by_tenant = counted_rows(table, RowsRequest(group_by=GroupColumn.TENANT))
+    by_tenant = counted(table, RowsRequest(group_by=GroupColumn.TENANT))
     assert by_tenant == [RowGroup(2, 2005, 0, "a"), RowGroup(1, 9, 0, None), RowGroup(1, None, 1, "b")]
     cursors = RowsRequest({"tenant": "a"}, group_by=GroupColumn.KIND)
-    assert counted_rows(table, cursors) == [RowGroup(1, 1004, 0, "cursor"), RowGroup(1, 1001, 0, "data")]
+    assert counted(table, cursors) == [RowGroup(1, 1004, 0, "cursor"), RowGroup(1, 1001, 0, "data")]
     used = [usage("t1", bytes=5), usage("t2", bytes=7, unknown_size_ledgers=0)]
     usages = audit_tables(usage=used)[Table.LEDGER_USAGE]
-    assert counted_rows(usages, RowsRequest(group_by=GroupColumn.TOPIC)) == [
+    assert counted(usages, RowsRequest(group_by=GroupColumn.TOPIC)) == [
         RowGroup(3, 7, 0, "t2"),
         RowGroup(3, 5, 1, "t1"),
     ]
-    assert counted_rows(usages, RowsRequest(group_by=GroupColumn.CAUSE)) == []
+    assert counted(usages, RowsRequest(group_by=GroupColumn.CAUSE)) == []
     lost = audit_tables(missing=[missing(1), missing(2)])[Table.MISSING_LEDGERS]
-    assert counted_rows(lost, RowsRequest(group_by=GroupColumn.NAMESPACE)) == [RowGroup(2, 2468, 0, "public/default")]
+    assert counted(lost, RowsRequest(group_by=GroupColumn.NAMESPACE)) == [RowGroup(2, 2468, 0, "public/default")]
     assert "(none)  1        9 B" in groups_text("orphans", "tenant", by_tenant)
     assert groups_text("usage", "cause", []) == "Who uses how much by cause: 0"
 

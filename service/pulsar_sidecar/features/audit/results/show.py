@@ -35,6 +35,7 @@ _TITLES: Final = {
     "usage": "Who uses how much",
     "offloaded": "Findings in tiered storage",
 }
+_COUNTED: Final = ("ledgers", "bytes", "length_bytes", "size_bytes", "unknown_size_ledgers")
 _TENANTS: Final = 10
 _NONE: Final = "(none)"
 
@@ -60,6 +61,12 @@ def counted_rows(table: pa.Table, wanted: RowsRequest) -> list[RowGroup]:
     counts = (counts_of_usage if "ledgers" in chosen.schema.names else counts_of_rows)(chosen, column)
     ordered = sorted(counts.items(), key=lambda item: (-item[1].known_bytes, -item[1].ledgers, item[0]))
     return [RowGroup(count.ledgers, count.bytes, count.unknown_size_ledgers, value or None) for value, count in ordered]
+
+
+def counted_columns(names: Sequence[str], wanted: RowsRequest) -> list[str]:
+    """Return those of a table's columns that `counted_rows` reads."""
+    assert wanted.group_by is not None
+    return [name for name in names if name in {*_COUNTED, *wanted.equal, wanted.group_by.column}]
 
 
 def _chosen(table: pa.Table, equal: Mapping[str, str]) -> pa.Table:
