@@ -8,7 +8,7 @@ The sidecar refuses deletions that would destroy data that two topics share (`sh
 right before each request to a broker. A failed read is never treated as an absence: it raises `TemporaryError`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec.structs import asdict, replace
 
@@ -18,7 +18,13 @@ from pulsar_sidecar.features.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.broker_requests import delete_marked, recreated_partitions
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.dangling_buckets import restore_buckets
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.durable_operations import HEAD_START_MS, DurableOperations
-from pulsar_sidecar.features.ledger_deletion.topic_deletion.following import after_failure, operation_in, running
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.following import (
+    KnownStatuses,
+    after_failure,
+    known_as,
+    operation_in,
+    running,
+)
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.leftover_nodes import remove_leftovers
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     HeldOperation,
@@ -110,6 +116,7 @@ class TopicDeleter:
     admin: TopicAdmin
     shadows: Shadows
     steps: Steps
+    _known: KnownStatuses = field(default_factory=dict)
 
     def begin(
         self,
@@ -300,7 +307,7 @@ class TopicDeleter:
 
     def running(self) -> list[TopicDeletionStatus]:
         """Return the deletions that have not ended, including those that this version cannot decode."""
-        return running(self.store, self.recorder.root)
+        return running(self.store, self.recorder.root, self._known)
 
     # --- taking over ------------------------------------------------------------------------------------------------
 
@@ -309,6 +316,9 @@ class TopicDeleter:
         now_ms = self.store.now_ms()
 
         def due(node: Node) -> HeldOperation | None:
+            known = self._known.get(known_as(node))
+            if known is not None and (known.next_attempt_ms or 0) > now_ms:
+                return None
             operation = operation_in(node)
             if operation is None or operation.not_before_ms > now_ms:
                 return None

@@ -25,7 +25,7 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     remedy_of,
 )
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError, UndecodableError
-from pulsar_sidecar.model.ids import LedgerId, OperationId
+from pulsar_sidecar.model.ids import LedgerId, NodeVersion, OperationId
 from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.ownership.paths import ledger_path
@@ -68,13 +68,29 @@ def _backoff_ms(operation: Operation, *, lasting: bool) -> int:
 # --- running ---------------------------------------------------------------------------------------------------------
 
 
-def running(store: MetadataStore, root: str) -> list[TopicDeletionStatus]:
-    """Return the deletions that have not ended, including those that this version cannot decode."""
+KnownStatuses = dict[tuple[str, int, NodeVersion], TopicDeletionStatus]
+"""Statuses of deletions that failed last time, by their nodes' paths, orders of creation and versions."""
+
+
+def running(store: MetadataStore, root: str, known: KnownStatuses) -> list[TopicDeletionStatus]:
+    """Return the deletions that have not ended, including those that this version cannot decode.
+
+    Thousands may wait for a broker, and nearly all are as they were: only changed ones are decoded.
+    """
     nodes = operation_nodes(store, of_namespaces=False)
     if not nodes:
+        known.clear()
         return []
     now_ms, awaited = store.now_ms(), _awaited(store, root)
-    return [_as_of(now_ms, status_of(node, awaited)) for node in nodes]
+    found = {key: known.get(key) or status_of(node, awaited) for node in nodes for key in [known_as(node)]}
+    known.clear()
+    known.update((key, status) for key, status in found.items() if status.failures)
+    return [_as_of(now_ms, status) for status in found.values()]
+
+
+def known_as(node: Node) -> tuple[str, int, NodeVersion]:
+    """Return the key of a node's content in `KnownStatuses`."""
+    return node.path, node.created_order, node.version
 
 
 def _awaited(store: MetadataStore, root: str) -> Callable[[], str]:
