@@ -15,11 +15,11 @@ from pulsar_sidecar.adapters.pulsar_client.publisher import PublisherSettings, T
 from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar_topics.deletion_topics import PulsarDeletionTopics, topic_name
-from pulsar_sidecar.adapters.pulsar_topics.pending_consumer import SharedPendingDeletions
+from pulsar_sidecar.adapters.pulsar_topics.pending_consumer import ConsumerSettings, SharedPendingDeletions
 from pulsar_sidecar.adapters.pulsar_topics.topics_setup import TopicsSettings, TopicsSetup
 from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic, OutgoingMessage, PublishResult
-from pulsar_sidecar.features.ledger_deletion.second_phase.retry import SUBSCRIPTION
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import DELAY_TIME, SUBSCRIPTION
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import ConflictError
@@ -298,3 +298,25 @@ def test_brokers_that_do_not_answer_leave_the_outcome_unknown_and_the_publisher_
     publisher.close()
     expected = {b"%d" % number for number in (*range(5), *range(10, 15))}
     assert receive_all(connected.topics.pending(), expected) >= expected
+
+
+def retries(first: int, count: int, delay_ms: int) -> list[OutgoingMessage]:
+    return [
+        OutgoingMessage(b"%d" % number, properties={DELAY_TIME: str(delay_ms)}, deliver_after_ms=delay_ms)
+        for number in range(first, first + count)
+    ]
+
+
+def test_a_look_for_overdue_retries_reads_some_and_the_next_one_reads_on(connected: Connected) -> None:
+    publisher = connected.topics.publisher(DeletionTopic.RETRY, unique())
+    waiting = [*retries(0, 1, 100), *retries(1, 8, 3_600_000), *retries(9, 1, 100)]
+    assert publisher.publish(waiting) == [STORED] * 10
+    publisher.close()
+    time.sleep(1.5)
+    settings = ConsumerSettings(most_read=4)
+    topics = PulsarDeletionTopics(connected.client, connected.rest, CLOCK, publisher=SHORT, consumer=settings)
+    consumer = topics.pending()
+    looks = [[delivery.payload for delivery in consumer.overdue(500, 10)] for _ in range(6)]
+    assert looks == [[b"0"], [], [b"9"], [], [], []]
+    consumer.close()
+    connected.skip_everything()

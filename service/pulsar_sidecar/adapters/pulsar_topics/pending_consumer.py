@@ -10,7 +10,7 @@ after the sidecars are restarted.
 
 The consumer finds overdue retries, which are due and were not delivered, on the retry topic without the broker's
 delayed tracker: a message is overdue when by its own properties it was due, and the subscription's progress, read
-first, does not show it acknowledged. That only reads.
+first, does not show it acknowledged. That only reads, and where very many wait, only some of them at each look.
 """
 
 import concurrent.futures
@@ -32,6 +32,7 @@ from pulsar_sidecar.features.ledger_deletion.ports import Delivery
 from pulsar_sidecar.features.ledger_deletion.second_phase.retry import SUBSCRIPTION, due_ms
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
 
@@ -42,6 +43,7 @@ _FULL_BATCH_MS: Final = 200
 _GRACE_SECONDS: Final = 10.0
 """Extra time that a busy machine may take to respond."""
 _READ_TIMEOUT_MS: Final = 10_000
+_BEFORE_ALL: Final = Position(LedgerId(-1), EntryId(-1))
 _EARLY_MS: Final = 2_000
 """Brokers may deliver up to a tick early (``delayedDeliveryTickTimeMillis``, a second); and clocks differ."""
 
@@ -54,11 +56,13 @@ class ConsumerSettings:
         max_messages: most messages of one `receive`.
         postpone_ms: delay of a postponed message's redelivery.
         consumer_name: name in brokers' stats; None lets the broker choose.
+        most_read: most retries that one `overdue` reads; the next one reads on.
     """
 
     max_messages: int = 500
     postpone_ms: int = 1000
     consumer_name: str | None = None
+    most_read: int = 50_000
 
 
 class SharedPendingDeletions:
@@ -90,6 +94,8 @@ class SharedPendingDeletions:
         self._client = client
         self._admin = admin
         self._retry = topics[-1]
+        self._most_read = settings.most_read
+        self._read_until = _BEFORE_ALL
         self._clock = clock
         self._held: dict[str, _pulsar.MessageId] = {}
         self._finished = FinishedMessages(_REMEMBERED_ENTRIES)
@@ -144,13 +150,17 @@ class SharedPendingDeletions:
         progress = self._admin.internal_stats(self._retry).cursor(SUBSCRIPTION).acknowledged
         due_before_ms = self._clock.now_ms() - late_ms
         found: list[Delivery] = []
-        with closing(unacknowledged(self._client, self._retry, progress)) as deliveries:
-            for delivery in deliveries:
+        after, self._read_until = self._read_until, _BEFORE_ALL
+        with closing(unacknowledged(self._client, self._retry, progress, after)) as deliveries:
+            for number, delivery in enumerate(deliveries, 1):
                 # No later message can have been due earlier, because no delay is negative.
                 if delivery.publish_time_ms >= due_before_ms or len(found) >= limit:
                     break
                 if due_ms(delivery) < due_before_ms and delivery.message_id not in held:
                     found.append(delivery)
+                if number == self._most_read:
+                    self._read_until = position_of(handle_of(delivery))
+                    break
         with self._lock:
             for delivery in found:
                 self._held.setdefault(delivery.message_id, handle_of(delivery))
@@ -168,10 +178,10 @@ class SharedPendingDeletions:
 
 
 def unacknowledged(
-    client: pulsar.Client, topic: TopicName, progress: PositionRanges
+    client: pulsar.Client, topic: TopicName, progress: PositionRanges, after: Position = _BEFORE_ALL
 ) -> Generator[Delivery, None, None]:
     """Yield the messages of a topic without partitions, or of a partition, that are not in ``progress``; only reads."""
-    start = progress.mark_delete
+    start = max(after, progress.mark_delete)
     place = pulsar.MessageId(-1, start.ledger_id, start.entry_id, -1)
     with translated(f"reading {topic}"), closing(client.create_reader(str(topic), place)) as reader:
         while reader.has_message_available():
