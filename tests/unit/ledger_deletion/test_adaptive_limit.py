@@ -196,6 +196,18 @@ def test_a_deletion_that_was_on_its_way_for_a_part_of_a_probe_counts() -> None:
     assert limit.readings().recent_p99_ms == 30
 
 
+def test_probes_are_frequent_only_around_deletions() -> None:
+    store = Store(1.0, 0.05)
+    with store.limit.sending():
+        assert store.limit.probe_interval_seconds() == 0.005
+    store.clock.advance_ms(90)
+    assert store.limit.probe_interval_seconds() == 0.005, "the next deletion is about to be sent"
+    store.clock.advance_ms(20)
+    assert store.limit.probe_interval_seconds() == 0.05
+    store.clock.advance_ms(900)
+    assert store.limit.probe_interval_seconds() == 0.2
+
+
 def test_idle_latency_excludes_batches_and_the_second_after() -> None:
     store = Store(1.0, 0.05)
     store.idle(30)
@@ -203,7 +215,7 @@ def test_idle_latency_excludes_batches_and_the_second_after() -> None:
     assert before.idle_p99_ms is not None
     assert store.limit.probe_interval_seconds() == 0.2
     with store.limit.batch():
-        assert store.limit.probe_interval_seconds() == 0.005
+        assert store.limit.probe_interval_seconds() == 0.05
         for _ in range(99):
             store.probe(100)
     store.clock.advance_ms(1_050)

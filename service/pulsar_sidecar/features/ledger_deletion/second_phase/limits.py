@@ -30,7 +30,10 @@ _BLIND_SECONDS: Final = 5.0
 _IDLE_AFTER_SECONDS: Final = 1.0
 _PROBES: Final = 100
 """Number of probes for a 99th percentile: 20 idle seconds, so that the time after the start soon drops out."""
-_WORKING_INTERVAL_SECONDS: Final = 0.005
+_DELETING_INTERVAL_SECONDS: Final = 0.005
+_BETWEEN_DELETIONS_SECONDS: Final = 0.1
+_WORKING_INTERVAL_SECONDS: Final = 0.05
+"""Interval of a batch that deletes nothing now; its probes count for nothing, but the next may meet a deletion."""
 _IDLE_INTERVAL_SECONDS: Final = 0.2
 
 
@@ -98,8 +101,11 @@ class AdaptiveLimit:
     def probe_interval_seconds(self) -> float:
         """Return the time from this probe to the next, in seconds."""
         with self._lock:
-            is_idle = self._is_idle_since(self._clock.monotonic_seconds())
-            return _IDLE_INTERVAL_SECONDS if is_idle else _WORKING_INTERVAL_SECONDS
+            now = self._clock.monotonic_seconds()
+            if self._is_idle_since(now):
+                return _IDLE_INTERVAL_SECONDS
+            is_deleting = self._overlaps(now - _BETWEEN_DELETIONS_SECONDS)
+            return _DELETING_INTERVAL_SECONDS if is_deleting else _WORKING_INTERVAL_SECONDS
 
     @contextmanager
     def probing(self) -> Iterator[None]:
