@@ -6,10 +6,11 @@ subscription, loaded.
 """
 
 import argparse
+import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -20,7 +21,13 @@ from kazoo.client import KazooClient
 from pulsar_sidecar.adapters.zookeeper.addressing import parse_metadata_store_url
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 
-from tests.benchmarks.clusters import add_cluster_argument, benchmark_sidecars, resident_mb, wait_until_quiet
+from tests.benchmarks.clusters import (
+    ProcessorTime,
+    add_cluster_argument,
+    benchmark_sidecars,
+    resident_mb,
+    wait_until_quiet,
+)
 from tests.cluster.clients import PatientClient
 from tests.cluster.sidecars import SidecarProcess
 from tests.cluster.topics import unique
@@ -33,6 +40,8 @@ _AT_ONCE = (1, 10, 50)
 _TIMED_ALONE = 25
 _REQUEST_SECONDS = 300
 _BROKERS, _SIDECAR, _BARE = "brokers", "the sidecar", "bare program"
+_PROCESSES = (_SIDECAR, _BARE, "zookeeper", "bookie", "broker")
+"""Beginnings of processes' names."""
 
 Delete = Callable[[str], float]
 """Deletes a topic by its path below ``/admin/v2/persistent`` and returns the time that it took, in seconds."""
@@ -40,10 +49,12 @@ Delete = Callable[[str], float]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One contender's deletions: how many a second, and how long each took, in milliseconds."""
+    """One contender's deletions: how many a second, how long each took, and their processor time, in milliseconds."""
 
     per_second: float
     took_ms: Sequence[float]
+    processor_ms: Mapping[str, float]
+    """For each deletion, by process."""
 
     @property
     def p50_ms(self) -> float:
@@ -67,7 +78,7 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
         cluster = stack.enter_context(closing(_Cluster(addresses, sidecars.start_with_defaults())))
         for delete in cluster.contenders.values():
             cluster.turn(delete, 30, 4)
-        tables = [_pace(cluster, arguments.deletions, arguments.rounds)]
+        tables = _pace(cluster, arguments.deletions, arguments.rounds)
         sizes = [int(size) for size in arguments.grow.split(",") if size]
         if sizes:
             tables.append(_growth(cluster, sizes))
@@ -123,10 +134,13 @@ class _Cluster:
     def turn(self, delete: Delete, count: int, at_once: int) -> Turn:
         paths = self.loaded(self.namespace(), count)
         wait_until_quiet(self.addresses)
-        began = time.monotonic()
+        pids = {**self.addresses.members, _SIDECAR: self.sidecar.pid, _BARE: os.getpid()}
+        used, began = ProcessorTime(pids), time.monotonic()
         with ThreadPoolExecutor(at_once) as pool:
             took = list(pool.map(delete, paths))
-        return Turn(count / (time.monotonic() - began), [1000 * each for each in took])
+        per_second = count / (time.monotonic() - began)
+        shares = {name: 1000 * seconds / count for name, seconds in used.used().items()}
+        return Turn(per_second, [1000 * each for each in took], shares)
 
     def _create(self, path: str, partitions: int | None = None) -> None:
         url = f"{self._web}/admin/v2/persistent/{path}"
@@ -210,8 +224,8 @@ class _BareProgram:
         return stored
 
 
-def _pace(cluster: _Cluster, count: int, rounds: int) -> Table:
-    rows = []
+def _pace(cluster: _Cluster, count: int, rounds: int) -> list[Table]:
+    rows, shares = [], []
     for at_once in _AT_ONCE:
         turns: dict[str, list[Turn]] = {name: [] for name in cluster.contenders}
         for _ in range(rounds):
@@ -222,11 +236,31 @@ def _pace(cluster: _Cluster, count: int, rounds: int) -> Table:
         cells = [f"{rates[name]:.1f}/s, {waits[name]:.0f} ms" for name in cluster.contenders]
         ratios = [f"{rates[name] / rates[_BROKERS]:.2f}" for name in (_SIDECAR, _BARE)]
         rows.append((str(at_once), *cells, *ratios))
-    return Table(
-        f"{count} topics deleted, medians of {rounds} rounds",
-        ("at once", *cluster.contenders, f"{_SIDECAR} to {_BROKERS}", f"{_BARE} to {_BROKERS}"),
-        rows,
-    )
+        shares += [(str(at_once), name, *_processor_cells(found)) for name, found in turns.items()]
+    return [
+        Table(
+            f"{count} topics deleted, medians of {rounds} rounds",
+            ("at once", *cluster.contenders, f"{_SIDECAR} to {_BROKERS}", f"{_BARE} to {_BROKERS}"),
+            rows,
+        ),
+        Table(
+            "Processor time of a deletion, ms",
+            ("at once", "", *_PROCESSES, "all", "of the machine"),
+            shares,
+            [f"{_BARE} is this process, which also sends the others' requests."],
+        ),
+    ]
+
+
+def _processor_cells(turns: Sequence[Turn]) -> list[str]:
+    by_process = [
+        statistics.median(
+            sum(ms for name, ms in turn.processor_ms.items() if name.startswith(process)) for turn in turns
+        )
+        for process in _PROCESSES
+    ]
+    busy = sum(by_process) / 1000 * statistics.median(turn.per_second for turn in turns) / (os.cpu_count() or 1)
+    return [*(f"{ms:.1f}" for ms in by_process), f"{sum(by_process):.1f}", f"{busy:.0%}"]
 
 
 def _growth(cluster: _Cluster, sizes: Sequence[int]) -> Table:
