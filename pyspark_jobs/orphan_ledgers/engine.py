@@ -72,6 +72,8 @@ Two dense sets over a span of 2**29 ids are as large, and so are 32 million ids 
 """
 _MOST_BROADCAST_ROWS = 500_000
 """Most candidates whose owners' rows are broadcast to be joined."""
+_SORTED = "merge"
+"""Hint for joins of unbounded tables. Spark guesses workers' rows by those of their input, and would broadcast them."""
 _ROWS_PER_FILE = 1_000_000
 _OWNED = (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS)
 _COUNTED = ("standing", "kind", "cause", "tenant", "age")
@@ -359,7 +361,7 @@ class SparkEngine:
             for column in ("candidates", "named")
         ]
         beside = reduce(DataFrame.union, wanted).drop(other)
-        return ledgers.frame().join(beside, key).select(*ledgers.columns, "is_candidate")
+        return ledgers.frame().join(beside.hint(_SORTED), key).select(*ledgers.columns, "is_candidate")
 
     # --- judging -----------------------------------------------------------------------------------------------
 
@@ -371,7 +373,7 @@ class SparkEngine:
         rows = candidates
         for prefix in ("owner", "topic"):
             renamed = owners.select(*(F.col(name).alias(f"{prefix}_node_{name}") for name in owners.columns))
-            beside = F.broadcast(renamed) if few else renamed
+            beside = F.broadcast(renamed) if few else renamed.hint(_SORTED)
             rows = rows.join(beside, F.col(f"{prefix}_path") == F.col(f"{prefix}_node_path"), "left")
         rows = rows.join(self._earlier_orphans(), F.col("ledger_id") == F.col("earlier_ledger_id"), "left")
         return mapped(rows, tasks.JUDGED, tasks.judge_candidates, judge)

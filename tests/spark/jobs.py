@@ -8,17 +8,19 @@ are on no disk, of stores that rename nothing at once, and of ledgers or suspect
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import wraps
 from pathlib import Path
 
 import pytest
 from pulsar_sidecar.model.errors import InvalidInputError
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_jobs.duplicates import engine as duplicates_engine
 from pyspark_jobs.duplicates import job as duplicates
 from pyspark_jobs.orphan_ledgers import engine
+from pyspark_jobs.orphan_ledgers.engine import SparkEngine
 from pyspark_jobs.orphan_ledgers.job import run
 from pyspark_jobs.running import directories
 from pyspark_jobs.running.directories import Directory
@@ -62,7 +64,22 @@ def _far_and_many() -> Iterator[None]:
         patch.setattr(directories, "_RENAMES_AT_ONCE", ())
         patch.setattr(engine, "_MOST_PACKED_BYTES", -1)
         patch.setattr(engine, "_MOST_BROADCAST_ROWS", -1)
+        patch.setattr(SparkEngine, "_joined", _sorting(SparkEngine._joined, joins=1))
+        patch.setattr(SparkEngine, "_judged", _sorting(SparkEngine._judged, joins=2))
         yield
+
+
+def _sorting(work: Callable[..., DataFrame], joins: int) -> Callable[..., DataFrame]:
+    """Demand that Spark sorts what it joins, for which no memory needs to be large enough."""
+
+    @wraps(work)
+    def checked(*args: object) -> DataFrame:
+        frame = work(*args)
+        plan = frame._jdf.queryExecution().executedPlan().toString()
+        assert plan.count("SortMergeJoin") >= joins, plan
+        return frame
+
+    return checked
 
 
 @contextmanager
