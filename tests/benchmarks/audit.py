@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from tests.benchmarks.audit_processes import largest_process_mb, processor_seconds
 from tests.made_clusters import LISTS, MadeUpCluster
@@ -26,7 +27,7 @@ from tests.reporting import Table
 
 NAME = "audit"
 _DRIVER_MEMORY = "3g"
-_LOCAL = "local[2]"
+_LOCAL, _EXECUTORS = "local[2]", "local-cluster[2,1,1024]"
 _AS_SUBMITTED = "-XX:TieredStopAtLevel=1"
 """Java's options of `deploy/spark/submit.sh` in local mode."""
 _FINISHED = (0, 2)
@@ -71,8 +72,9 @@ def _measured(cluster: MadeUpCluster, engines: Sequence[str], scratch: Path | No
                 times = (f"{figures[unit]:,.1f}" for unit in ("seconds", "cpu_seconds"))
                 rows.append((f"{_ENGINES[name]}{when}", *times, f"{figures['memory_mb']:,.0f}"))
                 if "shuffled_mb" in figures:
-                    moved = (f"{figures[unit]:,.0f} MB" for unit in ("shuffled_mb", "spilled_mb"))
-                    notes.append("{}: {} shuffled, {} spilled to a disk.".format(_ENGINES[name], *moved))
+                    sums = (f"{figures[each]:,.0f} MB" for each in ("shuffled_mb", "spilled_mb", "on_disk_mb"))
+                    notes.append("{}: shuffled {}; spilled {}, as {} on disks.".format(_ENGINES[name], *sums))
+        notes += _same_findings(place)
     references = cluster.referenced + cluster.lost
     title = f"{cluster.ledgers:,} ledgers, {references:,} references, {cluster.orphans:,} orphans, {size_mb:,.0f} MB"
     return Table(title, ("", "seconds", "seconds of processor time", "largest process, MB"), rows, notes)
@@ -83,6 +85,7 @@ _ENGINES = {
     "exact": "embedded engine, whole audit, --exact",
     "spark": f"Spark job, whole audit (local, {_DRIVER_MEMORY} driver)",
     "spark-executors": "Spark job, whole audit, two executors of 1 GB",
+    "spark-shuffle": "Spark job, whole audit, every ledger's metadata shuffled, executors of 1 GB with 72 MB to sort",
     "spark-s3": "Spark job, whole audit, all directories on an S3 server",
     "sets": "embedded engine's comparison of ids alone",
     "spark-sets": "Spark job's comparison of ids alone",
@@ -91,7 +94,7 @@ _ENGINES = {
 }
 
 
-_DEFAULT = [name for name in _ENGINES if name != "spark-s3"]
+_DEFAULT = [name for name in _ENGINES if name not in ("spark-shuffle", "spark-s3")]
 
 
 def _write_ids(cluster: MadeUpCluster, place: Path) -> None:
@@ -99,6 +102,28 @@ def _write_ids(cluster: MadeUpCluster, place: Path) -> None:
         with pq.ParquetWriter(place / f"{name}.parquet", _ID) as file:
             for some in ids:
                 file.write_batch(pa.RecordBatch.from_arrays([pa.array(some)], schema=_ID))
+
+
+def _same_findings(place: Path) -> list[str]:
+    """Demand the same tables and counts of all audits."""
+    from pulsar_sidecar.adapters.parquet.directories import open_audit
+    from pulsar_sidecar.adapters.parquet.inputs import AuditTables
+    from pulsar_sidecar.features.audit.engine.running import AUDIT_TABLES
+    from pulsar_sidecar.features.audit.results.tables import SCHEMAS, Table
+    from pulsar_sidecar.reports.documents import SUMMARY_NAME, Engine
+
+    audits = sorted(file.parent for file in place.glob(f"*/{SUMMARY_NAME}"))
+    summaries = [open_audit(audit) for audit in audits]
+    counts = [replace(summary, engine=Engine.EMBEDDED, files={}) for summary in summaries]
+    same = all(each == counts[0] for each in counts)
+    for table in AUDIT_TABLES:
+        rows = [AuditTables(audit, summary).table(table) for audit, summary in zip(audits, summaries, strict=True)]
+        if table is Table.LEDGER_USAGE:  # its rows have no order
+            rows = [each.sort_by([(name, "ascending") for name in SCHEMAS[table].names]) for each in rows]
+        same = same and all(each.equals(rows[0]) for each in rows)
+    if not same:
+        raise RuntimeError(f"{', '.join(audit.name for audit in audits)} have different findings")
+    return [f"The tables of {len(audits)} audits are the same, row by row."] if len(audits) > 1 else []
 
 
 def _in_a_process(name: str, place: Path) -> list[dict[str, float]]:
@@ -129,7 +154,7 @@ def _exact(place: Path) -> int:
     return _embedded(place, "--exact")
 
 
-def _spark(place: Path, master: str = _LOCAL) -> int:
+def _spark(place: Path, master: str = _LOCAL, memory_fraction: float = 0.6) -> int:
     from pulsar_sidecar.features.audit.requests import AuditPolicy
 
     from pyspark_jobs.orphan_ledgers.job import run as audit
@@ -137,6 +162,7 @@ def _spark(place: Path, master: str = _LOCAL) -> int:
 
     places = [str(place / name) for name in ("dump", "listing", f"spark-{os.getpid()}")]
     builder = _spark_builder(_AS_SUBMITTED, master).config("spark.eventLog.dir", str(_events(place)))
+    builder = builder.config("spark.memory.fraction", memory_fraction)
     for name, value in {"enabled": "true", "rolling.enabled": "false", "compress": "false"}.items():
         builder = builder.config(f"spark.eventLog.{name}", value)
     spark = session(builder)
@@ -152,16 +178,24 @@ def _events(place: Path) -> Path:
 
 
 def _moved_mb(place: Path) -> dict[str, float]:
-    """Megabytes that Spark's tasks shuffled and spilled to a disk; nothing if no Spark job ran."""
+    """Megabytes that Spark's tasks shuffled, and spilled, in memory and on disks; nothing if no Spark job ran."""
     lines = [line for file in _events(place).iterdir() for line in file.open() if '"SparkListenerTaskEnd"' in line]
     tasks = [json.loads(line).get("Task Metrics", {}) for line in lines]
     shuffled = sum(task.get("Shuffle Write Metrics", {}).get("Shuffle Bytes Written", 0) for task in tasks)
-    spilled = sum(task.get("Disk Bytes Spilled", 0) for task in tasks)
-    return {"shuffled_mb": shuffled / 1e6, "spilled_mb": spilled / 1e6} if tasks else {}
+    spilled, on_disk = (sum(task.get(f"{each} Bytes Spilled", 0) for task in tasks) for each in ("Memory", "Disk"))
+    return {"shuffled_mb": shuffled / 1e6, "spilled_mb": spilled / 1e6, "on_disk_mb": on_disk / 1e6} if tasks else {}
 
 
 def _spark_executors(place: Path) -> int:
-    return _spark(place, "local-cluster[2,1,1024]")
+    return _spark(place, _EXECUTORS)
+
+
+def _spark_shuffle(place: Path) -> int:
+    """As if the sets of wanted ids were larger than an executor may hold, so that it sorts every row to join them."""
+    from pyspark_jobs.orphan_ledgers import engine
+
+    engine._MOST_PACKED_BYTES = -1
+    return _spark(place, _EXECUTORS, memory_fraction=0.1)
 
 
 def _spark_s3(place: Path) -> int:
@@ -256,6 +290,7 @@ def _main(name: str, place: Path) -> None:
         "exact": _exact,
         "spark": _spark,
         "spark-executors": _spark_executors,
+        "spark-shuffle": _spark_shuffle,
         "spark-s3": _spark_s3,
         "sets": _sets,
         "spark-sets": _spark_sets,
