@@ -67,7 +67,9 @@ def _view(
 ) -> dict[str, object]:
     status, trend = status_read.parsed(ServiceStatus), trend_read.parsed(DeletionTrend)
     state, name = request.query_params.get("state", ""), request.query_params.get("topic", "")
-    matching = [each for each in topics.parsed(list[TopicDeletionStatus]) or () if _matches(each, state, name)]
+    running = topics.parsed(list[TopicDeletionStatus]) or []
+    is_filtered = bool(state or name)
+    matching = [each for each in running if _matches(each, state, name)] if is_filtered else running
     offset = offset_of(request)
     return {
         "status": status_read,
@@ -83,7 +85,7 @@ def _view(
             Field("topic", "Topic contains", name),
             Field("state", "State", state, [(each.value, each.value) for each in _RUNNING]),
         ),
-        "filtered": bool(state or name),
+        "filtered": is_filtered,
         "namespaces": namespaces.parsed(list[NamespaceDeletionStatus]) or (),
         "protected": [
             (each, ending_protection(each.ledger_id)) for each in (status.protected_ledgers if status else ())
