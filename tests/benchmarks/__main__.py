@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from tests.benchmarks import (
+    at_rest,
     audit,
     broker_questions,
     cancel,
@@ -21,6 +22,7 @@ from tests.benchmarks import (
     delayed_index,
     delayed_index_build,
     drain,
+    drain_parts,
     dumps,
     duplicates,
     entries,
@@ -47,6 +49,7 @@ from tests.benchmarks import (
 
 BENCHMARKS: Sequence[ModuleType] = (
     drain,
+    drain_parts,
     latency,
     inflight,
     memory,
@@ -58,6 +61,7 @@ BENCHMARKS: Sequence[ModuleType] = (
     cancel,
     selections,
     looks,
+    at_rest,
     visits,
     changes,
     shadow_index,

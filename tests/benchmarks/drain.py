@@ -7,6 +7,7 @@ stops when no ledger and no backlog is left.
 
 import argparse
 import contextlib
+import itertools
 import os
 import statistics
 import tempfile
@@ -89,7 +90,9 @@ Starter = Callable[[], AbstractContextManager[Contender]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ledgers", type=int, default=50_000, help="for each contender and round")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", help="only contenders whose name contains this")
+    parser.add_argument("--only", help="only contenders whose name contains this, or one of these|those")
+    parser.add_argument("--side-by-side", type=int, default=1, help="a topic's ledgers that follow each other")
+    parser.add_argument("--retried", type=int, default=0, help="records in a hundred that name ledgers in use")
     add_drain_arguments(parser)
 
 
@@ -100,18 +103,20 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
         maker = stack.enter_context(contextlib.closing(OrphanMaker(addresses, arguments.topics)))
         starters = contender_starters(addresses, scratch, arguments.only or "", stack)
         for start in starters.values():
-            _turn(start, maker, addresses, min(arguments.ledgers, _WARM_UP_LEDGERS))
+            _turn(start, maker, addresses, min(arguments.ledgers, _WARM_UP_LEDGERS), arguments)
         turns: dict[str, list[Turn]] = {name: [] for name in starters}
         for _ in range(arguments.rounds):
             for name, start in starters.items():
-                turns[name].append(_turn(start, maker, addresses, arguments.ledgers))
+                turns[name].append(_turn(start, maker, addresses, arguments.ledgers, arguments))
     return [_table(turns, arguments)]
 
 
-def _turn(start: Starter, maker: OrphanMaker, addresses: ClusterAddresses, count: int) -> Turn:
-    orphans = maker.make(count)
+def _turn(
+    start: Starter, maker: OrphanMaker, addresses: ClusterAddresses, count: int, arguments: argparse.Namespace
+) -> Turn:
+    orphans = maker.make(count, arguments.side_by_side)
     with start() as contender:
-        contender.prepare(orphans)
+        contender.prepare(list(_with_retried(orphans, maker.in_use, arguments.retried)))
         wait_until_quiet(addresses)
         used = ProcessorTime({**addresses.members, "contender": contender.pid})
         seconds = contender.delete(orphans)
@@ -120,6 +125,15 @@ def _turn(start: Starter, maker: OrphanMaker, addresses: ClusterAddresses, count
     if left:
         raise RuntimeError(f"{contender.name}: {left} ledgers are left; the figures are worthless")
     return Turn(seconds, processor_seconds)
+
+
+def _with_retried(orphans: Sequence[Orphan], in_use: Sequence[Orphan], percent: int) -> Iterator[Orphan]:
+    """Yield the orphans, and evenly among them ledgers in use, whose records go to the retry topic."""
+    used = itertools.cycle(in_use)
+    for number, orphan in enumerate(orphans):
+        yield orphan
+        if number * percent % 100 < percent:
+            yield next(used)
 
 
 # --- the contenders ----------------------------------------------------------------------------------------------
@@ -137,15 +151,19 @@ def contender_starters(
         **{
             name: partial(nullcontext, stack.enter_context(start()))
             for name, start in kept.items()
-            if only in name and name not in left_out
+            if _is_wanted(name, only) and name not in left_out
         },
         **{
             name: partial(_sidecar, name, addresses, scratch, settings)
             for name, settings in SIDECARS.items()
-            if only in name
+            if _is_wanted(name, only)
         },
-        **({LIMIT: partial(_bare, addresses)} if only in LIMIT else {}),
+        **({LIMIT: partial(_bare, addresses)} if _is_wanted(LIMIT, only) else {}),
     }
+
+
+def _is_wanted(name: str, only: str) -> bool:
+    return any(part in name for part in only.split("|"))
 
 
 @contextmanager
@@ -180,6 +198,7 @@ class SidecarUnderLoad:
         self._sidecar = sidecar
         self._store = store
         self._backlog = backlog
+        self._recorded = 0
 
     @property
     def pid(self) -> int:
@@ -188,6 +207,7 @@ class SidecarUnderLoad:
     def record(self, orphans: Sequence[Orphan]) -> None:
         """Have the records on the topic, and no consumer at work on them."""
         self._sidecar.call("POST", f"{BASE}/pause")
+        self._recorded = self._backlog.measure().total + len(orphans)
         for start in range(0, len(orphans), _RECORDS_PER_CALL):
             self._sidecar.append(
                 [
@@ -197,13 +217,17 @@ class SidecarUnderLoad:
             )
 
     def drain(self, orphans: Sequence[Orphan]) -> float:
-        """Let the sidecar go; the seconds until the ledgers are gone and their records acknowledged."""
+        """Let the sidecar go; the seconds until the ledgers are gone and their records acknowledged.
+
+        Further records remain: they name ledgers in use, and wait on the retry topic.
+        """
+        retried = self._recorded - len(orphans)
         directories = sorted({orphan.directory for orphan in orphans})
         left = self._children(directories) - len(orphans)
         started = _CLOCK.monotonic_seconds()
         self._sidecar.call("POST", f"{BASE}/resume")
         _wait(lambda: self._children(directories) <= left, "the ledgers are gone")
-        _wait(lambda: self._backlog.measure().total == 0, "every record is acknowledged")
+        _wait(lambda: self._backlog.measure().total <= retried, "every record is acknowledged")
         return _CLOCK.monotonic_seconds() - started
 
     def _children(self, directories: Sequence[str]) -> int:

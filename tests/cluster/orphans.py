@@ -33,6 +33,8 @@ from tests.fakes.bookkeeper import delimited
 _FIRST_ID = 1_000_000_000
 """Far above BookKeeper's ids in a run; each run begins some millions further on."""
 _RUNS = 100
+_FILLED_TOPICS = 20
+_MANAGED_LEDGER = "pulsar/managed-ledger"
 _IDS_OF_A_RUN = 10_000_000
 
 _HEADER = b"BookieMetadataFormatVersion\t3\n"
@@ -57,7 +59,11 @@ class Orphan:
 
 
 class OrphanMaker:
-    """Topics on the cluster, and ledgers that look like theirs."""
+    """Topics on the cluster, and ledgers that look like theirs.
+
+    Attributes:
+        in_use: the ledgers to which some of the topics write.
+    """
 
     def __init__(self, addresses: ClusterAddresses, topics: int) -> None:
         self._kazoo = KazooClient(parse_metadata_store_url(addresses.metadata_store_url).hosts)
@@ -65,18 +71,18 @@ class OrphanMaker:
         self._ids = itertools.count(_FIRST_ID + secrets.randbelow(_RUNS) * _IDS_OF_A_RUN)
         with closing(Workload(ExternalClusterUnderTest(addresses))) as workload:
             self._closed = _closed_ledgers(workload, topics)
+            written = list(self._closed)[:_FILLED_TOPICS]
+            self.in_use = [Orphan(max(workload.ledgers(topic).data), topic) for topic in written]
         self.topics = tuple(self._closed)
 
-    def make(self, count: int) -> list[Orphan]:
-        """Make so many ledgers, the topics taking turns."""
-        turns = itertools.cycle(self.topics)
+    def make(self, count: int, side_by_side: int = 1) -> list[Orphan]:
+        """Make so many ledgers, the topics taking turns with some side by side."""
+        turns = (topic for topic in itertools.cycle(self.topics) for _ in range(side_by_side))
         orphans = [Orphan(LedgerId(next(self._ids)), next(turns)) for _ in range(count)]
         # BookKeeper's own driver removes a directory with its last ledger, so they are looked for every time.
         for directory in dict.fromkeys(orphan.directory for orphan in orphans):
             self._kazoo.ensure_path(directory)
-        create_nodes(
-            self._kazoo, [(each.path, _metadata(self._closed[each.topic], each.ledger_id)) for each in orphans]
-        )
+        create_nodes(self._kazoo, [(each.path, _metadata(self._closed[each.topic], each)) for each in orphans])
         return orphans
 
     def remaining(self, orphans: Sequence[Orphan]) -> int:
@@ -97,13 +103,17 @@ class OrphanMaker:
 
 
 def _closed_ledgers(workload: Workload, topics: int) -> dict[TopicName, Node]:
-    """Return a closed ledger's node for each of some new topics, which are loaded and write to another ledger."""
+    """Return a closed ledger's node for each of some new topics, which are loaded and write to another ledger.
+
+    Topics beyond the first are only created, which loads them, and take turns with the nodes of the first.
+    """
     namespace = f"public/orphans-{secrets.token_hex(4)}"
     workload.create_namespace(namespace)
-    return {
-        topic: _closed_ledger(workload, topic)
-        for topic in (parse_topic_name(f"persistent://{namespace}/topic-{number}") for number in range(topics))
-    }
+    names = [parse_topic_name(f"persistent://{namespace}/topic-{number}") for number in range(topics)]
+    closed = {topic: _closed_ledger(workload, topic) for topic in names[:_FILLED_TOPICS]}
+    for topic in names[_FILLED_TOPICS:]:
+        workload.admin("PUT", workload.of_topic(topic))
+    return dict(zip(names, itertools.cycle(closed.values()), strict=False))
 
 
 def _closed_ledger(workload: Workload, topic: TopicName) -> Node:
@@ -118,12 +128,15 @@ def _closed_ledger(workload: Workload, topic: TopicName) -> Node:
     return node
 
 
-def _metadata(node: Node, ledger_id: LedgerId) -> bytes:
-    """Return the node's metadata with a length and a last entry of this ledger's own."""
+def _metadata(node: Node, orphan: Orphan) -> bytes:
+    """Return the node's metadata with the topic, the length and the last entry of this ledger."""
     header, body = node.data[: len(_HEADER)], node.data[len(_HEADER) :]
     length_bytes = 1 + next(index for index, byte in enumerate(body) if byte < 0x80)
     message = LedgerMetadataFormat.FromString(body[length_bytes:])
-    message.lastEntryId = ledger_id % 50_000
+    for entry in message.customMetadata:
+        if entry.key == _MANAGED_LEDGER:
+            entry.value = orphan.topic.managed_ledger_name.encode()
+    message.lastEntryId = orphan.ledger_id % 50_000
     message.length = (message.lastEntryId + 1) * 1_000
     return header + delimited(message.SerializeToString())
 
