@@ -1,7 +1,6 @@
 """Requests that are passed to real brokers, which judge callers by their own credential or by the role that we name."""
 
 import asyncio
-from collections.abc import Iterator
 from urllib.parse import quote
 
 import jwt
@@ -17,18 +16,10 @@ from pulsar_sidecar.model.errors import NotAuthenticatedError, NotAuthorizedErro
 from pulsar_sidecar.model.passed_requests import PassedRequest
 from pulsar_sidecar.server.authentication_tokens import TokenVerifier, secret_key
 
-from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.tokens import KEY, TOKEN_CONF, token
 
 SUPERUSERS_ONLY = "/admin/v2/brokers/configuration/values"
-PROXIED = {**TOKEN_CONF, "proxyRoles": "sidecar", "superUserRoles": f"{TOKEN_CONF['superUserRoles']},sidecar"}
-
-
-@pytest.fixture(scope="module")
-def guarded(special_cluster: ClusterFactory) -> Iterator[ClusterAddresses]:
-    with special_cluster(broker_conf=PROXIED) as cluster:
-        yield cluster.addresses
 
 
 def status(addresses: ClusterAddresses, proxy: ProxyIdentity, request: PassedRequest) -> int:
@@ -60,23 +51,23 @@ def sent_by(role: str) -> PassedRequest:
 
 @pytest.mark.parametrize(("role", "is_answered"), [("admin", True), ("other", False)])
 def test_a_broker_judges_the_role_whom_the_sidecar_speaks_for(
-    guarded: ClusterAddresses, role: str, is_answered: bool
+    guarded: ClusterUnderTest, role: str, is_answered: bool
 ) -> None:
-    assert (status(guarded, known_as("sidecar"), spoken_for(role)) == 200) is is_answered
+    assert (status(guarded.addresses, known_as("sidecar"), spoken_for(role)) == 200) is is_answered
 
 
 @pytest.mark.parametrize(("role", "is_answered"), [("admin", True), ("other", False)])
-def test_a_broker_judges_the_token_that_is_passed_on(guarded: ClusterAddresses, role: str, is_answered: bool) -> None:
-    assert (status(guarded, known_as("sidecar"), sent_by(role)) == 200) is is_answered
+def test_a_broker_judges_the_token_that_is_passed_on(guarded: ClusterUnderTest, role: str, is_answered: bool) -> None:
+    assert (status(guarded.addresses, known_as("sidecar"), sent_by(role)) == 200) is is_answered
 
 
 @pytest.mark.parametrize("algorithm", ["HS256", "HS384", "HS512"])
 @pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
-def test_a_broker_and_the_sidecar_take_the_same_algorithms_for_a_key(guarded: ClusterAddresses, algorithm: str) -> None:
+def test_a_broker_and_the_sidecar_take_the_same_algorithms_for_a_key(guarded: ClusterUnderTest, algorithm: str) -> None:
     """The key has 288 bits, too few for HS384 and HS512."""
     signed = jwt.encode({"sub": "admin"}, KEY, algorithm=algorithm)
     headers = {"Authorization": f"Bearer {signed}", "X-Pulsar-Auth-Method-Name": "token"}
-    answer = requests.get(f"{guarded.web_service_urls[0]}/admin/v2/clusters", headers=headers, timeout=30)
+    answer = requests.get(f"{guarded.addresses.web_service_urls[0]}/admin/v2/clusters", headers=headers, timeout=30)
     tokens = TokenVerifier(secret_key(TOKEN_CONF["tokenSecretKey"]), SystemClock())
     try:
         role = tokens.role(signed)
@@ -85,14 +76,14 @@ def test_a_broker_and_the_sidecar_take_the_same_algorithms_for_a_key(guarded: Cl
     assert (answer.status_code, role) == ((200, "admin") if algorithm == "HS256" else (401, None))
 
 
-def test_the_sidecar_speaks_for_no_role_where_it_is_not_a_proxy(guarded: ClusterAddresses) -> None:
+def test_the_sidecar_speaks_for_no_role_where_it_is_not_a_proxy(guarded: ClusterUnderTest) -> None:
     with pytest.raises(NotAuthorizedError, match="not among proxyRoles"):
-        status(guarded, known_as("admin"), spoken_for("other"))
+        status(guarded.addresses, known_as("admin"), spoken_for("other"))
 
 
-def test_a_role_that_the_sidecar_takes_for_a_proxys_by_mistake_lends_nothing(guarded: ClusterAddresses) -> None:
+def test_a_role_that_the_sidecar_takes_for_a_proxys_by_mistake_lends_nothing(guarded: ClusterUnderTest) -> None:
     mistaken = ProxyIdentity(parse_credentials("token", token("admin")), "sidecar")
-    assert status(guarded, mistaken, spoken_for("other")) in (401, 403)
+    assert status(guarded.addresses, mistaken, spoken_for("other")) in (401, 403)
 
 
 @pytest.mark.parametrize("name", ["plain", "a/b ü", "x+y z", "%41%2f", "~!*'()", "q?x=1&y=2;z"])

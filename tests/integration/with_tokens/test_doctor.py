@@ -5,15 +5,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 
 from tests.cluster.patience import until
-from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import Sidecars, run_command
-from tests.cluster.tokens import TOKEN_CONF, token
+from tests.cluster.tokens import token
 from tests.contract.metadata_store_servers import raw_client
 
 Line = tuple[str, str, str]
@@ -81,12 +79,6 @@ def test_wrong_addresses(cluster: ClusterUnderTest) -> None:
     code, lines = doctor(addresses, "--broker-service-url", "pulsar://127.0.0.1:1")
     assert code == 2
     assert [text.partition(" ")[0] for _, _, text in of_level(lines, "failed")] == ["pulsar://127.0.0.1:1"]
-
-
-@pytest.fixture(scope="module")
-def guarded(special_cluster: ClusterFactory) -> Iterator[ClusterUnderTest]:
-    with special_cluster(bookies=2, broker_conf=TOKEN_CONF | {"delayedDeliveryEnabled": "false"}) as cluster:
-        yield cluster
 
 
 @contextmanager

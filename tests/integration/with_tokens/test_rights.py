@@ -1,7 +1,7 @@
 """The sidecar gives each role the rights that brokers with authorization give it, and no more."""
 
-import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.cluster.patience import until
-from tests.cluster.plugin import ClusterFactory
+from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import BASE, SidecarProcess, Sidecars
 from tests.cluster.tokens import TOKEN_CONF, token
 
@@ -22,7 +22,6 @@ OTHER_TOPIC = "/admin/v2/persistent/acme/shop/returns"
 NAMESPACE = "/admin/v2/namespaces/acme/shop"
 ROLES = ("admin", "acme-admin", "rival-admin", "reader", "writer", "stranger", "watcher", "operator")
 REFUSED = 403
-SEEN_WITHIN_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +54,9 @@ class BrokerAndSidecar:
 
 
 @pytest.fixture(scope="module")
-def servers(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerAndSidecar]:
-    with special_cluster(broker_conf=TOKEN_CONF) as cluster:
-        sidecars = Sidecars(cluster.addresses, tmp_path_factory.mktemp("sidecars"))
+def servers(guarded: ClusterUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerAndSidecar]:
+    addresses = guarded.addresses
+    with closing(Sidecars(addresses, tmp_path_factory.mktemp("sidecars"))) as sidecars:
         sidecar = sidecars.start(
             authentication_enabled="true",
             token_secret_key=TOKEN_CONF["tokenSecretKey"],
@@ -68,7 +67,7 @@ def servers(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFa
             auth_params=f"token:{token('admin')}",
             log_format="json",
         )
-        servers = BrokerAndSidecar(cluster.addresses.web_service_urls[0], cluster.addresses.metadata_store_url, sidecar)
+        servers = BrokerAndSidecar(addresses.web_service_urls[0], addresses.metadata_store_url, sidecar)
         clusters = servers.arrange("GET", "/admin/v2/clusters")
         for tenant in ("acme", "rival"):
             tenant_info = {"adminRoles": [f"{tenant}-admin"], "allowedClusters": clusters}
@@ -79,7 +78,6 @@ def servers(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFa
         servers.arrange("POST", f"{NAMESPACE}/permissions/reader", ["consume"])
         servers.arrange("POST", f"{TOPIC}/permissions/writer", ["produce"])
         yield servers
-        sidecars.close()
 
 
 @pytest.mark.parametrize(
@@ -114,13 +112,11 @@ def test_a_change_of_a_tenant_s_admin_roles_is_seen_soon(servers: BrokerAndSidec
     assert servers.at_sidecar("deputy", "GET", f"{NAMESPACE}/deduplication").status_code == REFUSED
     for admins, answer in ((["acme-admin", "deputy"], 200), (["acme-admin"], REFUSED)):
         servers.arrange("POST", "/admin/v2/tenants/acme", tenant | {"adminRoles": admins})
-        begin = time.monotonic()
 
         def is_seen(answer: int = answer) -> bool:
             return servers.at_sidecar("deputy", "GET", f"{NAMESPACE}/deduplication").status_code == answer
 
         until(is_seen, f"the sidecar answers {answer}")
-        assert time.monotonic() - begin < SEEN_WITHIN_SECONDS
 
 
 def test_a_ledger_s_id_alone_is_no_right(servers: BrokerAndSidecar) -> None:
