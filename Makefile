@@ -24,7 +24,7 @@ FAST_TESTS_PASSED := $(VENV)/.fast-tests-passed
 # A cluster that exists already, or that runs in containers, is one for all tests: then one process after the other.
 SIDE_BY_SIDE ?= $(if $(PULSAR_SIDECAR_TEST_CLUSTER)$(shell docker version --format '{{.Server.Version}}' 2>/dev/null),1,4)
 SCENARIOS := tests/integration tests/interop tests/e2e tests/faults
-HALF_OF_INTEGRATION := $(wildcard tests/integration/test_[a-d]*.py)
+HALF_OF_INTEGRATION := $(wildcard tests/integration/test_[a-d]*.py) tests/integration/with_transactions
 # The longest first: the next begins where one ends.
 PARTS := deletion on-shared-cluster own-clusters faults-of-deletion own-clusters-too contract clients-of-deletion spark
 SIDES := $(PARTS:%=test-part-%)

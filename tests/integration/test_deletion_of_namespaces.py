@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,12 +15,10 @@ from pulsar_sidecar.ownership.paths import MANAGED_LEDGERS, PARTITIONED_TOPICS, 
 
 from tests.cluster.background import in_parallel, running_until
 from tests.cluster.deletion import Scene
-from tests.cluster.java_programs import QUICK, java_program
 from tests.cluster.patience import OPERATION_SECONDS, until
-from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import BROKERS
 from tests.cluster.shadows import Shadows
-from tests.cluster.sidecars import BASE, SidecarProcess, Sidecars
+from tests.cluster.sidecars import BASE, SidecarProcess
 from tests.cluster.topics import Workload, numbered_topics, unique
 
 TOPICS = 30
@@ -280,32 +277,3 @@ def test_a_deletion_survives_kills_of_any_member(scene: Scene, pytestconfig: pyt
     second.kill()
     scene.cluster.restart(BROKERS[0])
     check_gone(scene, scene.start_alone(), before, with_messages)
-
-
-def test_pending_acknowledgements_of_transactions_go_too(special_cluster: ClusterFactory, tmp_path: Path) -> None:
-    program = Path(__file__).parent.parent / "faults" / "Transactions.java"
-    conf = {"transactionCoordinatorEnabled": "true", "forceDeleteNamespaceAllowed": "true"}
-    namespace = f"public/t-{unique()}"
-    with special_cluster(broker_conf=conf) as cluster, closing(Workload(cluster)) as workload:
-        workload.create_namespace(namespace)
-        addresses = cluster.addresses
-        with java_program(
-            program, addresses.version, ["-Xmx128m", *QUICK], [addresses.broker_service_url], tmp_path / "java.log"
-        ) as java:
-            java.write_line(f"persistent://{namespace}/orders in-transactions")
-            assert java.read() == "done"
-        names = workload.store.children(f"{MANAGED_LEDGERS}/{namespace}/persistent") or []
-        assert any(name.endswith("__transaction_pending_ack") for name in names)
-        before = ledgers_in(workload, namespace)
-        with closing(Sidecars(addresses, tmp_path)) as sidecars:
-            sidecar = sidecars.start()
-            until(lambda: _deleted(sidecar, namespace), f"the namespace is deleted\n{sidecar.log()}")
-            until(lambda: not workload.existing(before), f"its ledgers are deleted\n{sidecar.log()}")
-        assert left_of(workload, namespace) == []
-
-
-def _deleted(sidecar: SidecarProcess, namespace: str) -> bool:
-    try:
-        return sidecar.request("DELETE", path_of(namespace), force="true").status_code in (204, 404)
-    except requests.RequestException:
-        return False

@@ -15,14 +15,12 @@ from pulsar_sidecar.bootstrap.stored_messages import verify_stored
 from pulsar_sidecar.features.duplicates.extracts.tables import MESSAGES
 from pulsar_sidecar.features.duplicates.findings import Producer
 from pulsar_sidecar.features.duplicates.requests import StoredMessagesRequest, VerifyRequest
-from pulsar_sidecar.features.duplicates.rows import FindingKind, MessageKind
+from pulsar_sidecar.features.duplicates.rows import FindingKind
 from pulsar_sidecar.features.duplicates.verify import TopicResult, VerifiedTopic
 
 from tests.cluster.certificates import write_key_pair
 from tests.cluster.clients import PatientClient
-from tests.cluster.java_programs import QUICK, java_program
 from tests.cluster.patience import until
-from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import run_command
 from tests.cluster.topics import unique
@@ -160,29 +158,6 @@ def test_a_broker_that_deduplicates_leaves_a_clean_topic(cluster: ClusterUnderTe
     assert (found.findings, found.unseen, found.result) == ((), (), TopicResult.CLEAN)
     messages = {producer.name: counts.messages for producer, counts in found.producers.items()}
     assert messages == {"first": 1, "batches": 50, "p": 10}
-
-
-def test_transactions_are_distinguished_from_their_markers(special_cluster: ClusterFactory, tmp_path: Path) -> None:
-    program = Path(__file__).parent.parent / "faults" / "Transactions.java"
-    topic = new_topic()
-    with special_cluster(broker_conf={"transactionCoordinatorEnabled": "true"}) as cluster:
-        addresses, log = cluster.addresses, tmp_path / "java.log"
-        url = addresses.broker_service_url
-        with java_program(program, addresses.version, ["-Xmx128m", *QUICK], [url], log) as java:
-            java.write_line(f"{topic} in-transactions")
-            assert java.read() == "done"
-        found = verified(cluster, topic)
-        url = addresses.metadata_store_url
-        extract = ["public/default", "--output", str(tmp_path / "extract"), "--metadata-store-url", url]
-        ran = run_command("deduplication", "extract", *extract, "--format", "json")
-        assert json.loads(ran.stdout)["unseen"] == {}, "what a subscription notes of transactions is no message"
-    # Four messages in transactions, of which two are committed, one is aborted and one is open. A coordinator that had
-    # no response in time ends a transaction again, and the broker writes one more marker.
-    markers = found.rows.pop(MessageKind.MARKER)
-    assert markers >= 3
-    assert (found.rows, found.result) == ({MessageKind.MESSAGE: 4, MessageKind.TRANSACTIONAL: 4}, TopicResult.CLEAN)
-    (counts,) = found.producers.values()
-    assert (counts.messages, counts.transactional, counts.last_sequence_id) == (8, 4, 7)
 
 
 def test_the_command(cluster: ClusterUnderTest, client: PatientClient) -> None:

@@ -1,24 +1,13 @@
 """Deduplication as real brokers do it, and what the sidecar finds of it; duplicates are made by the test."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pulsar_sidecar.model.names import parse_topic_name
 
-from tests.cluster.deduplication import BROKER_CONF, Setup, set_up
+from tests.cluster.deduplication import Setup
 from tests.cluster.patience import until
-from tests.cluster.plugin import ClusterFactory
-
-
-@pytest.fixture(scope="module")
-def setup(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
-    with (
-        special_cluster(broker_conf=BROKER_CONF) as cluster,
-        set_up(cluster, tmp_path_factory.mktemp("sidecars")) as it,
-    ):
-        yield it
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,17 @@
 """Deduplication state that real brokers store, as the sidecar shows it and as they report it after a load."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pulsar_sidecar.adapters.local_files.publishing_files import checkpoint_path
 from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar_wire.producers import BrokerDuplicates
+from pulsar_sidecar.bootstrap.stored_messages import verify_stored
+from pulsar_sidecar.features.duplicates.requests import StoredMessagesRequest, VerifyRequest
+from pulsar_sidecar.features.duplicates.rows import MessageKind
+from pulsar_sidecar.features.duplicates.verify import TopicResult
 from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
@@ -16,26 +19,12 @@ from pulsar_sidecar.model.topic_stats import DEDUPLICATION_CURSOR
 from pulsar_sidecar.ownership.paths import cursor_path, ledger_path
 from pulsar_sidecar.ownership.references import cursor_references
 
-from tests.cluster.deduplication import BROKER_CONF, Setup, set_up
-from tests.cluster.java_programs import QUICK, java_program
+from tests.cluster.deduplication import Setup
 from tests.cluster.patience import until
-from tests.cluster.plugin import ClusterFactory
 from tests.cluster.sidecars import run_command
 from tests.cluster.topics import unique
 
 BROKER = "broker-1"
-_TRANSACTIONS = {"transactionCoordinatorEnabled": "true"}
-_MAX_PRODUCERS = "brokerDeduplicationMaxNumberOfProducers"
-_TRANSACTIONS_PROGRAM = Path(__file__).parent.parent / "faults" / "Transactions.java"
-
-
-@pytest.fixture(scope="module")
-def setup(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
-    with (
-        special_cluster(broker_conf=BROKER_CONF | _TRANSACTIONS | {_MAX_PRODUCERS: "3"}) as cluster,
-        set_up(cluster, tmp_path_factory.mktemp("sidecars")) as it,
-    ):
-        yield it
 
 
 def shown(setup: Setup, topic: TopicName, **parameters: str) -> dict[str, Any]:
@@ -135,14 +124,12 @@ def test_a_snapshot_leaves_out_producers_beyond_the_limit_and_a_load_forgets_the
         assert last_ids(setup, topic, *names, "later") == kept | {forgotten: -1, "later": 1}
 
 
-def test_a_replay_counts_the_markers_of_transactions_as_brokers_do(setup: Setup, tmp_path: Path) -> None:
-    addresses, log = setup.cluster.addresses, tmp_path / "java.log"
+def test_a_replay_counts_the_markers_of_transactions_as_brokers_do(
+    setup: Setup, transact: Callable[[str], None], tmp_path: Path
+) -> None:
     with setup.namespace(deduplication=True) as namespace:
         topic = setup.topic(namespace)
-        arguments = [addresses.broker_service_url]
-        with java_program(_TRANSACTIONS_PROGRAM, addresses.version, ["-Xmx128m", *QUICK], arguments, log) as java:
-            java.write_line(f"{topic} in-transactions")
-            assert java.read() == "done"
+        transact(f"{topic} in-transactions")
         setup.workload.unload(topic)
         unloaded = shown(setup, topic, replay="true")
         found = replayed(unloaded)
@@ -154,10 +141,23 @@ def test_a_replay_counts_the_markers_of_transactions_as_brokers_do(setup: Setup,
         assert last_ids(setup, topic, *found) == found
         assert setup.replayed(topic)[-1] == entries
 
+        # Four messages in transactions, of which two are committed, one is aborted and one is open.
+        store = setup.cluster.addresses.metadata_store_url
+        (stored,) = verify_stored(VerifyRequest(str(topic), StoredMessagesRequest(store)), lambda text: None)
+        kinds = {MessageKind.MESSAGE: 4, MessageKind.TRANSACTIONAL: 4, MessageKind.MARKER: markers}
+        assert (stored.rows, stored.result) == (kinds, TopicResult.CLEAN)
+        (counts,) = stored.producers.values()
+        assert (counts.messages, counts.transactional, counts.last_sequence_id) == (8, 4, 7)
+        extract = [namespace, "--output", str(tmp_path / "extract"), "--metadata-store-url", store]
+        ran = run_command("deduplication", "extract", *extract, "--format", "json")
+        assert ran.json["unseen"] == {}, "what a subscription notes of transactions is no message"
 
-def test_messages_behind_an_open_transaction_are_not_taken_for_absent(setup: Setup, tmp_path: Path) -> None:
+
+def test_messages_behind_an_open_transaction_are_not_taken_for_absent(
+    setup: Setup, transact: Callable[[str], None], tmp_path: Path
+) -> None:
     """Readers get nothing behind it, so a published file that is read back looks as if its end was not stored."""
-    addresses, log, file = setup.cluster.addresses, tmp_path / "java.log", tmp_path / "lines"
+    addresses, file = setup.cluster.addresses, tmp_path / "lines"
     file.write_bytes(b"a line\n" * 50)
     with setup.namespace(deduplication=True) as namespace:
         topic = setup.topic(namespace)
@@ -166,20 +166,16 @@ def test_messages_behind_an_open_transaction_are_not_taken_for_absent(setup: Set
             *("--broker-service-url", addresses.broker_service_url, "--web-service-url", addresses.web_service_urls[0]),
         )
         assert run_command(*command).json["stored"] == 50
-        arguments = [addresses.broker_service_url]
-        with java_program(_TRANSACTIONS_PROGRAM, addresses.version, ["-Xmx128m", *QUICK], arguments, log) as java:
-            java.write_line(f"{topic} in-transactions")
-            assert java.read() == "done"
-            file.write_bytes(b"a line\n" * 70)
-            assert run_command(*command).json["stored"] == 20
-            entries = stored_entries(setup, topic)
-            forget(setup, topic)
-            checkpoint_path(file, "loader").unlink()
-            refused = run_command(*command)
-            assert (refused.exit_code, refused.stdout) == (3, "")
-            assert "1 transactions are open, and hide what came after them" in refused.stderr
-            java.write_line("commit")
-            assert java.read() == "done"
+        transact(f"{topic} in-transactions")
+        file.write_bytes(b"a line\n" * 70)
+        assert run_command(*command).json["stored"] == 20
+        entries = stored_entries(setup, topic)
+        forget(setup, topic)
+        checkpoint_path(file, "loader").unlink()
+        refused = run_command(*command)
+        assert (refused.exit_code, refused.stdout) == (3, "")
+        assert "1 transactions are open, and hide what came after them" in refused.stderr
+        transact("commit")
         published = run_command(*command).json
         assert (published["storedEarlier"], published["stored"]) == (70, 0)
         assert stored_entries(setup, topic) == entries + 1, "the marker of the commit, which no reader gets"
