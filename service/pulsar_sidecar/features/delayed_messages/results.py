@@ -4,8 +4,10 @@ Invariant: a status above ACCEPTED rests on a response of the broker or the book
 dispatched never gets RACED or TOO_LATE.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
+from operator import attrgetter
+from typing import Final
 
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
@@ -41,6 +43,8 @@ class CancellationStatus(Enum):
         """True if the message will not be delivered on this subscription (204)."""
         self.open = value in {"ACCEPTED", "ACKED", "PERSISTED"}
         """True if the sidecars still reconcile it with the cursor."""
+        self.rank = ["ACCEPTED", "ACKED", "PERSISTED"].index(value) if self.open else 3
+        """Order in which a cancellation rises; it ends above every open status."""
 
 
 class Cause(Enum):
@@ -106,10 +110,13 @@ class MessageOutcome:
         return all(one.proof.cancelled or one.proof is CancellationStatus.ACCEPTED for one in self.verdicts)
 
 
+_cancelled: Final[Callable[[Verdict], bool]] = attrgetter("proof.cancelled")
+
+
 def message_outcome(
     topic: TopicName, position: Position, verdicts: tuple[Verdict, ...], warnings: tuple[str, ...] = ()
 ) -> MessageOutcome:
-    cancelled = all(one.proof.cancelled for one in verdicts)
+    cancelled = all(map(_cancelled, verdicts))
     return MessageOutcome(None, str(position), str(topic), cancelled, verdicts, warnings)
 
 

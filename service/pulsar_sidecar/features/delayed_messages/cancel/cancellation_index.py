@@ -4,12 +4,13 @@ Invariant: a status only rises or ends; a record older than the known one change
 """
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Final
 
-from pulsar_sidecar.features.delayed_messages.cancel.requests import Cancellation
+from pulsar_sidecar.features.delayed_messages.cancel.requests import Cancellation, by_subscription
 from pulsar_sidecar.features.delayed_messages.results import CancellationStatus
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
@@ -21,10 +22,6 @@ REMEMBERED_ENDS: Final = 100_000
 _FEW_FORGOTTEN: Final = 1000
 _MOST_CHANGED: Final = 100_000
 """Above this number, comparing every cancellation is cheaper."""
-_OPEN: Final = tuple(status for status in CancellationStatus if status.open)
-_ENDED: Final = len(_OPEN)
-"""Rank of every ended status, above every open one."""
-_RANKS: Final = {status: _OPEN.index(status) if status in _OPEN else _ENDED for status in CancellationStatus}
 
 
 @dataclass(slots=True)
@@ -41,7 +38,7 @@ class _OpenCancellations:
 
     open: dict[Position, Cancellation] = field(default_factory=dict)
     unpersisted: set[Position] = field(default_factory=set)
-    due: dict[int, list[Position]] = field(default_factory=dict)
+    due: defaultdict[int, list[Position]] = field(default_factory=lambda: defaultdict(list))
     noted: int = 0
     changed: set[Position] | None = None
     unseen: set[Position] = field(default_factory=set)
@@ -63,6 +60,10 @@ class _OpenCancellations:
             if len(self.changed) > _MOST_CHANGED:
                 self.changed = None
 
+    def take(self, position: Position) -> Cancellation | None:
+        self.unpersisted.discard(position)
+        return self.open.pop(position, None)
+
     def take_changed(self) -> list[Cancellation] | None:
         changed, self.changed = self.changed, set()
         return None if changed is None else self.open_of(changed | self.unpersisted)
@@ -83,12 +84,13 @@ class _OpenCancellations:
         return {one.deliver_at_ms for positions in noted for one in self.open_of(positions)}
 
     def _note_due(self, cancellation: Cancellation) -> None:
-        self.due.setdefault(cancellation.deliver_at_ms // 1000, []).append(cancellation.position)
+        self.due[cancellation.deliver_at_ms // 1000].append(cancellation.position)
         self.noted += 1
 
     def _note_dues_anew(self) -> None:
         # A sidecar that only follows the log never takes expired cancellations.
-        self.due, self.noted = {}, 0
+        self.due.clear()
+        self.noted = 0
         for one in self.open.values():
             self._note_due(one)
 
@@ -115,26 +117,29 @@ class CancellationIndex:
         A cancellation that was requested again after its end starts afresh, even if this sidecar missed the end.
         """
         with self.lock:
-            for one in cancellations:
-                self._learn(one)
+            for key, ones in groupby(cancellations, by_subscription):
+                tracked = self._tracked.setdefault(key, _OpenCancellations())
+                for one in ones:
+                    self._learn(key, tracked, one)
+                if not tracked.open:
+                    del self._tracked[key]
 
-    def _learn(self, one: Cancellation) -> None:
-        topic, subscription, position = one[:3]
-        key, rank = (topic, subscription), _RANKS[one.status]
-        tracked = self._at(key)
+    def _learn(self, key: SubscriptionKey, tracked: _OpenCancellations, one: Cancellation) -> None:
+        topic, subscription = key
+        position, status = one.position, one.status
         known = tracked.open.get(position) or self._end_of(topic, position, subscription)
         if known is not None:
-            known_rank = _RANKS[known.status]
-            may_have_ended = known_rank == _ENDED or position in tracked.unseen
+            may_have_ended = not known.status.open or position in tracked.unseen
             tracked.unseen.discard(position)
-            if rank < known_rank and not (may_have_ended and one.requested_ms > known.requested_ms):
+            if status.rank < known.status.rank and not (may_have_ended and one.requested_ms > known.requested_ms):
                 return
-        if rank == _ENDED:
-            self._forget_open(key, position)
-            self._remember(one)
+        if status.open:
+            if self._ended:
+                self._ended.get((topic, position), {}).pop(subscription, None)
+            tracked.put(one)
         else:
-            self._ended.get((topic, position), {}).pop(subscription, None)
-            self._tracked.setdefault(key, tracked).put(one)
+            tracked.take(position)
+            self._remember(one)
 
     def lower(self, cancellations: Iterable[Cancellation]) -> None:
         """Apply statuses that fell: the cursor lost a stored acknowledgement, and it was acknowledged again."""
@@ -248,8 +253,7 @@ class CancellationIndex:
 
     def _forget_open(self, key: SubscriptionKey, position: Position) -> Cancellation | None:
         tracked = self._at(key)
-        known = tracked.open.pop(position, None)
-        tracked.unpersisted.discard(position)
+        known = tracked.take(position)
         if not tracked.open:
             self._tracked.pop(key, None)
         return known

@@ -6,11 +6,12 @@ token. The newest record of a key counts (compaction keeps it), and an empty rec
 
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import groupby
 from typing import Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from pulsar_sidecar.features.delayed_messages.cancel.requests import Cancellation
+from pulsar_sidecar.features.delayed_messages.cancel.requests import Cancellation, by_subscription
 from pulsar_sidecar.features.delayed_messages.results import CancellationStatus, Cause
 from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
@@ -52,6 +53,7 @@ class _IntentRecord(msgspec.Struct, rename="camel", omit_defaults=True):
     request_id: str | None = None
 
 
+_ENCODE: Final = msgspec.json.Encoder().encode
 _DECODER: Final = msgspec.json.Decoder(_Record)
 _INTENT_DECODER: Final = msgspec.json.Decoder(_IntentRecord)
 
@@ -100,7 +102,7 @@ class RescheduleIntent(NamedTuple):
 def key_of(topic: TopicName, position: Position, subscription: str) -> str:
     """Return a cancellation's key: ``<encoded topic>|<ledger>:<entry>|<encoded subscription>``."""
     before, after = _around(topic, subscription)
-    return f"{before}{position.ledger_id}:{position.entry_id}{after}"
+    return f"{before}{position}{after}"
 
 
 @lru_cache(_REMEMBERED)
@@ -147,10 +149,11 @@ def parse_intent_key(key: str) -> tuple[Message, str]:
 
 def encode_all(cancellations: Iterable[Cancellation]) -> list[tuple[str, bytes]]:
     """Return the key and value of each cancellation."""
-    return [
-        (key_of(one.topic, one.position, one.subscription), msgspec.json.encode(_Record(_VERSION, *one[3:])))
-        for one in cancellations
-    ]
+    records: list[tuple[str, bytes]] = []
+    for (topic, subscription), ones in groupby(cancellations, by_subscription):
+        before, after = _around(topic, subscription)
+        records += [(f"{before}{one.position}{after}", _ENCODE(_Record(_VERSION, *one[3:]))) for one in ones]
+    return records
 
 
 def decode(key: str, value: bytes) -> Cancellation:

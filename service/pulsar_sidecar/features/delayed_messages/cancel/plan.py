@@ -58,12 +58,12 @@ class TopicSnapshot:
 class TargetPlan:
     """Decisions so far about one target."""
 
-    target: Target
+    position: Position
     verdicts: dict[str | None, Verdict] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
+    warnings: tuple[str, ...] = ()
 
     def outcome(self, topic: TopicName) -> MessageOutcome:
-        return message_outcome(topic, self.target.position, tuple(self.verdicts.values()), tuple(self.warnings))
+        return message_outcome(topic, self.position, tuple(self.verdicts.values()), self.warnings)
 
 
 class PlannedCancellation(NamedTuple):
@@ -98,7 +98,7 @@ def plan_cancellations(
     elsewhere = _other_clusters_warning(snapshot.state)
     chosen_by = cache(lambda names: choose_subscriptions(names, snapshot.subscriptions))
     for target in targets:
-        target_plan = TargetPlan(target)
+        target_plan = TargetPlan(target.position)
         plan.target_plans.append(target_plan)
         facts = check_entry(target, snapshot.entries[target.position], snapshot.policy, snapshot.now_ms)
         if isinstance(facts, Verdict):
@@ -110,11 +110,11 @@ def plan_cancellations(
             continue
         assert facts.deliver_at_ms is not None
         chosen = chosen_by(target.subscriptions)
-        target_plan.warnings += [*_time_to_live_warning(facts, snapshot.policy), *chosen.warnings, *elsewhere]
-        target_plan.verdicts.update({one.subscription: one for one in chosen.refusals})
+        target_plan.warnings = _time_to_live_warning(facts, snapshot.policy) + chosen.warnings + elsewhere
+        for refusal in chosen.refusals:
+            target_plan.verdicts[refusal.subscription] = refusal
         for subscription in chosen.admitted:
             name = subscription.name
-            before = known(target.position, name)
             cancellation = Cancellation(
                 snapshot.topic,
                 name,
@@ -123,25 +123,28 @@ def plan_cancellations(
                 snapshot.now_ms,
                 CancellationStatus.ACCEPTED,
                 positions,
-                requested_by=options.requested_by,
+                None,
+                None,
+                options.requested_by,
             )
-            decided = _check_cursor(snapshot, cancellation, before)
+            cursor = snapshot.state.cursors.get(name)
+            decided: Verdict | None = None
+            if cursor is None:
+                reason = f"the subscription {name!r} has just been deleted"
+                decided = not_found(Cause.NO_SUBSCRIPTION, reason, name)
+            elif cancellation.held_by(cursor.acknowledged):
+                before = known(target.position, name)
+                decided = _check_acknowledged(name, before)
+                plan.unexplained |= before is None
             if decided is None:
                 plan.cancellations.setdefault(name, []).append(PlannedCancellation(target_plan, cancellation))
             else:
                 target_plan.verdicts[name] = decided
-                plan.unexplained |= decided.cause is Cause.ACKED_BEFORE and before is None
     return plan
 
 
-def _check_cursor(snapshot: TopicSnapshot, cancellation: Cancellation, known: Cancellation | None) -> Verdict | None:
-    """Return the verdict if it is known already, or None if the message is to be acknowledged."""
-    name = cancellation.subscription
-    cursor = snapshot.state.cursors.get(name)
-    if cursor is None:
-        return not_found(Cause.NO_SUBSCRIPTION, f"the subscription {name!r} has just been deleted", name)
-    if not cancellation.held_by(cursor.acknowledged):
-        return None
+def _check_acknowledged(name: str, known: Cancellation | None) -> Verdict | None:
+    """Return the verdict on a message that the cursor holds, or None if it is to be acknowledged again."""
     if known is not None and known.status is CancellationStatus.ACCEPTED:
         # It may be the sidecar's own acknowledgement, whose confirmation was lost: acknowledging again confirms it.
         return None
@@ -157,12 +160,12 @@ def _check_cursor(snapshot: TopicSnapshot, cancellation: Cancellation, known: Ca
 def check_entry(target: Target, answer: EntryAnswer, policy: DelayPolicy, now_ms: int) -> EntryFacts | Verdict:
     """Return the facts of an entry that may be cancelled, or the refusal."""
     match answer:
+        case EntryFacts():
+            return _check_message(target, answer) or _check_time(answer, policy, now_ms) or answer
         case Absent():
             return not_found(Cause.NO_ENTRY, f"the topic has no entry {target.position}")
         case Unreadable(reason):
             return refused(Cause.UNREADABLE, f"the entry could not be read: {reason}; try again")
-        case EntryFacts():
-            return _check_message(target, answer) or _check_time(answer, policy, now_ms) or answer
         case _:
             assert_never(answer)
 
@@ -195,26 +198,26 @@ def _check_time(facts: EntryFacts, policy: DelayPolicy, now_ms: int) -> Verdict 
     return Verdict(None, CancellationStatus.TOO_LATE, Cause.DUE, reason)
 
 
-def _time_to_live_warning(facts: EntryFacts, policy: DelayPolicy) -> list[str]:
+def _time_to_live_warning(facts: EntryFacts, policy: DelayPolicy) -> tuple[str, ...]:
     if policy.ttl_seconds is None or facts.deliver_at_ms is None:
-        return []
+        return ()
     if facts.publish_time_ms + policy.ttl_seconds * 1000 >= facts.deliver_at_ms:
-        return []
-    return [
+        return ()
+    return (
         f"the topic's time to live ({policy.ttl_seconds} s) ends before the message is due: brokers would have dropped "
-        "it at that time anyway"
-    ]
+        "it at that time anyway",
+    )
 
 
-def _other_clusters_warning(state: TopicInternalStats) -> list[str]:
+def _other_clusters_warning(state: TopicInternalStats) -> tuple[str, ...]:
     clusters = sorted(filter(None, map(remote_cluster, state.cursors)))
     if not clusters:
-        return []
+        return ()
     names = ", ".join(clusters)
-    return [
+    return (
         f"holds in this cluster only: in {names}, where the topic is replicated to, the message has another id; "
-        "--all-clusters cancels it there, too"
-    ]
+        "--all-clusters cancels it there, too",
+    )
 
 
 def _shown(time_ms: int) -> str:
@@ -360,6 +363,8 @@ def added_ranges(acked: PositionRanges, run: EntryRange) -> int:
 def beyond_limit(acked: PositionRanges, positions: Collection[Position], max_ranges: int) -> set[Position]:
     """Return the positions beyond the cursor's range limit; merging runs are admitted first, then the longest."""
     free_ranges = max(0, max_ranges - acked.range_count)
+    if len(positions) <= free_ranges:
+        return set()  # none adds more than one range
     added = {run: added_ranges(acked, run) for run in neighbour_ranges(acked, positions)}
     if sum(max(0, ranges) for ranges in added.values()) <= free_ranges:
         return set()

@@ -121,6 +121,11 @@ class Cancellation(NamedTuple):
         )
 
 
+def by_subscription(one: Cancellation) -> tuple[TopicName, str]:
+    """Return the topic and the subscription: batches are handled run by run, and most have one run."""
+    return one[:2]
+
+
 @dataclass(frozen=True, slots=True)
 class CancelOptions:
     """Options of a request.

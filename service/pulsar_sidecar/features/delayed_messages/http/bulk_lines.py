@@ -6,22 +6,30 @@ fails is reported in its own lines, because the response's status was sent long 
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from functools import partial
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import TypeAdapter, ValidationError
+import msgspec
+from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from pulsar_sidecar.features.delayed_messages.cancel.requests import Target
-from pulsar_sidecar.features.delayed_messages.http.requests import CancelLine
+from pulsar_sidecar.features.delayed_messages.cancel.requests import (
+    EARLIEST_DELIVER_AT_MS,
+    LATEST_DELIVER_AT_MS,
+    Target,
+)
+from pulsar_sidecar.features.delayed_messages.http.requests import CancelLine, names_of_line
 from pulsar_sidecar.features.delayed_messages.results import CancellationStatus, Cause, MessageOutcome, Verdict
 from pulsar_sidecar.features.delayed_messages.selecting import SelectedBatch
+from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError, PermanentError, SidecarError
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, EntryId, LedgerId, Position
 
 LINES_AT_ONCE: Final = 5_000
 BATCHES_AT_ONCE: Final = 3
@@ -32,7 +40,24 @@ MEDIA_TYPE: Final = "application/x-ndjson"
 
 Cancel = Callable[[Sequence[Target]], list[MessageOutcome]]
 _Work = Callable[[], bytes]
-_OUTCOME: Final = TypeAdapter(MessageOutcome)
+_Id = Annotated[int, msgspec.Meta(ge=0, le=MAX_LEDGER_ID)]
+
+
+@decodable
+class _PlainLine(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """Line as most callers write it; `CancelLine` reads any other, and finds the words for invalid ones."""
+
+    ledger_id: _Id
+    entry_id: _Id
+    deliver_at: Annotated[int, msgspec.Meta(ge=EARLIEST_DELIVER_AT_MS, le=LATEST_DELIVER_AT_MS)]
+    subscription_names: tuple[str, ...] = ()
+
+
+_decoded_plainly: Final = msgspec.json.Decoder(_PlainLine).decode
+_OutcomeLine: Final = msgspec.defstruct(
+    "_OutcomeLine", [field.name for field in fields(MessageOutcome)], rename="camel"
+)
+_ENCODER: Final = msgspec.json.Encoder()
 
 
 class LinesResponse(StreamingResponse):
@@ -120,31 +145,36 @@ async def _batches(chunks: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
 
 
 def _batch(lines: Sequence[bytes], first: int, cancel: Cancel) -> bytes:
-    outcomes: list[bytes] = [b""] * len(lines)
-    targets: list[Target] = []
-    indexes: list[int] = []
-    for index, line in enumerate(lines):
-        if not line.strip():
-            continue
-        try:
-            targets.append(_target(line))
-            indexes.append(index)
-        except InvalidInputError as error:
-            outcomes[index] = _failed(first + index, CancellationStatus.REFUSED, Cause.INVALID, error)
-    numbers = [first + index for index in indexes]
-    for index, outcome in zip(indexes, _outcomes(numbers, lambda: cancel(targets)), strict=True):
-        outcomes[index] = outcome
-    return b"".join(outcomes)
+    outcomes: dict[int, MessageOutcome] = {}
+    targets: dict[int, Target] = {}
+    for number, line in enumerate(lines, first):
+        if line.strip():
+            try:
+                targets[number] = _target(line)
+            except InvalidInputError as error:
+                outcomes[number] = _failed(CancellationStatus.REFUSED, Cause.INVALID, error)
+    cancelled = _outcomes(len(targets), lambda: cancel(list(targets.values())))
+    outcomes.update(zip(targets, cancelled, strict=True))
+    return _encoded((number, outcomes[number]) for number in sorted(outcomes))
 
 
 def _selected(batch: SelectedBatch, first: int, cancel: Callable[[SelectedBatch], list[MessageOutcome]]) -> bytes:
-    numbers = range(first, first + len(batch))
-    return b"".join(_outcomes(numbers, lambda: cancel(batch)))
+    return _encoded(enumerate(_outcomes(len(batch), lambda: cancel(batch)), first))
 
 
 def _target(line: bytes) -> Target:
     if len(line) > MAX_LINE_BYTES:
         raise InvalidInputError(f"the line is longer than {MAX_LINE_BYTES} bytes")
+    try:
+        plain = _decoded_plainly(line)
+        position = Position(LedgerId(plain.ledger_id), EntryId(plain.entry_id))
+        return Target(position, plain.deliver_at, None, names_of_line(plain.subscription_names))
+    except (msgspec.MsgspecError, UnicodeError, InvalidInputError):
+        return _described(line)
+
+
+def _described(line: bytes) -> Target:
+    """Return the target of a line that has more than the usual fields; raise for an invalid one."""
     try:
         return CancelLine.model_validate_json(line).checked_target()
     except ValidationError as error:
@@ -153,28 +183,27 @@ def _target(line: bytes) -> Target:
         raise InvalidInputError(f"{place}: {problem['msg']}"[:_MAX_PROBLEM].removeprefix(": ")) from error
 
 
-def _outcomes(numbers: Sequence[int], cancel: Callable[[], list[MessageOutcome]]) -> list[bytes]:
-    if not numbers:
-        return []
+def _outcomes(count: int, cancel: Callable[[], list[MessageOutcome]]) -> list[MessageOutcome]:
     try:
-        outcomes = cancel()
+        return cancel() if count else []
     except NotFoundError as error:
-        return [_failed(number, CancellationStatus.NOT_FOUND, Cause.NO_TOPIC, error) for number in numbers]
+        failure = _failed(CancellationStatus.NOT_FOUND, Cause.NO_TOPIC, error)
     except PermanentError as error:
-        return [_failed(number, CancellationStatus.REFUSED, Cause.BROKER, error) for number in numbers]
+        failure = _failed(CancellationStatus.REFUSED, Cause.BROKER, error)
     except SidecarError as error:
         # Some may be in the log, or acknowledged on one of several subscriptions or partitions.
-        return [_failed(number, CancellationStatus.UNKNOWN, Cause.BROKER, error) for number in numbers]
-    # Not dataclasses.replace, which takes three times as long.
-    return [
-        _line(MessageOutcome(number, one.cancellation_id, one.topic, one.cancelled, one.verdicts, one.warnings))
-        for one, number in zip(outcomes, numbers, strict=True)
-    ]
+        failure = _failed(CancellationStatus.UNKNOWN, Cause.BROKER, error)
+    return [failure] * count
 
 
-def _failed(number: int, proof: CancellationStatus, cause: Cause, error: SidecarError) -> bytes:
-    return _line(MessageOutcome(number, None, None, False, (Verdict(None, proof, cause, str(error)),), ()))
+def _failed(proof: CancellationStatus, cause: Cause, error: SidecarError) -> MessageOutcome:
+    return MessageOutcome(None, None, None, False, (Verdict(None, proof, cause, str(error)),), ())
 
 
-def _line(outcome: MessageOutcome) -> bytes:
-    return _OUTCOME.dump_json(outcome) + b"\n"
+def _encoded(numbered: Iterable[tuple[int, MessageOutcome]]) -> bytes:
+    return _ENCODER.encode_lines(
+        [
+            _OutcomeLine(number, one.cancellation_id, one.topic, one.cancelled, one.verdicts, one.warnings)
+            for number, one in numbered
+        ]
+    )

@@ -70,7 +70,7 @@ class CancelLine(MessageIdPayload):
         """Return the message to cancel and its subscriptions; raises as `target` does."""
         if self.deliver_at is not None:
             check_deliver_at(self.deliver_at)
-        return self.target(_names_of_line(tuple(self.subscription_names or ())), self.deliver_at)
+        return self.target(names_of_line(tuple(self.subscription_names or ())), self.deliver_at)
 
 
 class SkipRequest(Payload):
@@ -187,7 +187,7 @@ def _checked_names(given: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(check_subscription_name(name) for name in given))
 
 
-_names_of_line = lru_cache(_REMEMBERED_NAMES)(_checked_names)
+names_of_line = lru_cache(_REMEMBERED_NAMES)(_checked_names)
 
 
 def target_of_message_id(text: str, subscriptions: tuple[str, ...] = (), deliver_at_ms: int | None = None) -> Target:

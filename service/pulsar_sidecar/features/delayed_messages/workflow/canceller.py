@@ -203,7 +203,7 @@ class Canceller:
         acked = snapshot.state.cursors[name].acknowledged
         entries = [entry for one in planned for entry in one.cancellation.entries]
         outside = beyond_limit(acked, entries, self.ports.max_ranges())
-        return split(planned, lambda one: outside.isdisjoint(one.cancellation.entries))
+        return split(planned, lambda one: outside.isdisjoint(one.cancellation.entries)) if outside else (planned, ())
 
     def _acknowledge(
         self,
@@ -279,10 +279,9 @@ class Canceller:
         self, snapshot: TopicSnapshot, name: str, planned: Sequence[PlannedCancellation], confirmed_ms: int
     ) -> None:
         # Unchanged counters prove nothing here: the broker may have read a message that it has not sent yet.
-        policy = snapshot.policy
-        in_time, raced = split(
-            planned, lambda one: not policy.may_be_dispatched(one.cancellation.deliver_at_ms, confirmed_ms)
-        )
+        dues = {one.cancellation.deliver_at_ms for one in planned}
+        late = {due_ms for due_ms in dues if snapshot.policy.may_be_dispatched(due_ms, confirmed_ms)}
+        in_time, raced = split(planned, lambda one: one.cancellation.deliver_at_ms not in late)
         self.store.index.learn_all(one.cancellation.at(CancellationStatus.ACKED) for one in in_time)
         self.store.finish([one.cancellation.at(CancellationStatus.RACED, Cause.DISPATCHED, _RACED) for one in raced])
         _set_verdict(raced, Verdict(name, CancellationStatus.RACED, Cause.DISPATCHED, _RACED))
@@ -291,14 +290,15 @@ class Canceller:
     def _count(self, plan: CancellationPlan, began_ms: int) -> None:
         self.metrics.requested(len(plan.target_plans))
         seconds = max(0, self.ports.clock.now_ms() - began_ms) / 1000
-        counts = Counter(
-            (one.proof, one.cause) for target_plan in plan.target_plans for one in target_plan.verdicts.values()
-        )
-        for (status, cause), count in counts.items():
-            if status.open:
-                self.metrics.reached(status.value, seconds, count)
-            elif status is not CancellationStatus.EXPIRED:
-                self.metrics.refused((cause or Cause.INVALID).value, count)
+        # By identity, because most messages of a batch share their verdicts, and enums and dataclasses hash slowly.
+        verdicts = [one for target_plan in plan.target_plans for one in target_plan.verdicts.values()]
+        distinct = {id(one): one for one in verdicts}
+        for which, count in Counter(map(id, verdicts)).items():
+            one = distinct[which]
+            if one.proof.open:
+                self.metrics.reached(one.proof.value, seconds, count)
+            elif one.proof is not CancellationStatus.EXPIRED:
+                self.metrics.refused((one.cause or Cause.INVALID).value, count)
 
 
 def _names_the_same(subscriptions: Mapping[str, Subscription], state: TopicInternalStats) -> bool:
