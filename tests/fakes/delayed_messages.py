@@ -222,7 +222,12 @@ class FakeCluster:
     # --- the other ports -------------------------------------------------------------------------------------------
 
     def read(
-        self, topic: TopicName, positions: Collection[Position], *, max_age_seconds: float = 0.0
+        self,
+        topic: TopicName,
+        positions: Collection[Position],
+        *,
+        max_age_seconds: float = 0.0,
+        only_decisive: bool = False,
     ) -> Mapping[Position, EntryAnswer]:
         with self._call("entries"):
             self._existing()

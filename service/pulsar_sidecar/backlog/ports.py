@@ -88,7 +88,12 @@ class DelayedEntries(Protocol):
     """Entries' metadata, read in bulk without a consumer and without moving any cursor."""
 
     def read(
-        self, topic: TopicName, positions: Collection[Position], *, max_age_seconds: float = 0.0
+        self,
+        topic: TopicName,
+        positions: Collection[Position],
+        *,
+        max_age_seconds: float = 0.0,
+        only_decisive: bool = False,
     ) -> Mapping[Position, EntryAnswer]:
         """Return one result for each position of the topic (a partition, or a topic without partitions).
 
@@ -97,6 +102,9 @@ class DelayedEntries(Protocol):
 
         With ``max_age_seconds`` the topic may have dropped the ledger of a found entry, or may itself be gone, for so
         long; an entry's facts are true, and only they come from memory.
+
+        With ``only_decisive`` the facts of an entry that is not a chunk may lack those that decide on no cancellation:
+        key, properties, producer, sequence id, event time and size.
         """
 
 

@@ -102,7 +102,12 @@ class Counting(FakeCluster):
         self.subscribe()
 
     def read(
-        self, topic: TopicName, positions: Collection[Position], *, max_age_seconds: float = 0.0
+        self,
+        topic: TopicName,
+        positions: Collection[Position],
+        *,
+        max_age_seconds: float = 0.0,
+        only_decisive: bool = False,
     ) -> Mapping[Position, EntryAnswer]:
         self.reads.update(positions)
         return FakeCluster.read(self, topic, positions, max_age_seconds=max_age_seconds)

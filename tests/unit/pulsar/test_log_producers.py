@@ -34,7 +34,7 @@ records_of = st.lists(st.tuples(st.text(max_size=200), st.none() | st.binary(max
 def decoded(batch: KeyedBatch) -> Iterator[Record]:
     """Decode a batch like any client of Pulsar."""
     rest = batch.payload
-    for _ in range(batch.records):
+    for _ in batch.records:
         (length,) = struct.unpack_from(">I", rest)
         metadata = api.SingleMessageMetadata.FromString(rest[4 : 4 + length])
         value = rest[4 + length : 4 + length + metadata.payload_size]
@@ -47,8 +47,9 @@ def decoded(batch: KeyedBatch) -> Iterator[Record]:
 def test_batches_hold_every_record_in_order(records: list[Record], most_records: int, most_bytes: int) -> None:
     batches = list(keyed_batches(records, most_records=most_records, most_bytes=most_bytes))
     assert [one for batch in batches for one in decoded(batch)] == [(key, value or None) for key, value in records]
-    assert all(0 < batch.records <= most_records for batch in batches)
-    assert all(batch.records == 1 or len(batch.payload) <= most_bytes for batch in batches)
+    assert [one for batch in batches for one in batch.records] == records
+    assert all(0 < len(batch.records) <= most_records for batch in batches)
+    assert all(len(batch.records) == 1 or len(batch.payload) <= most_bytes for batch in batches)
 
 
 def test_a_batchs_metadata_holds_what_readers_need() -> None:

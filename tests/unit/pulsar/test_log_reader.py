@@ -139,6 +139,17 @@ def test_entries_of_every_form_in_order(log: Log) -> None:
     assert {one.ack_type for one in acked} == {api.CommandAck.Cumulative}
 
 
+def test_own_records_are_not_decoded_and_a_second_copy_is(log: Log) -> None:
+    own: list[Record] = [("a", b"1"), ("b", None)]
+    log.reader.append(own)
+    log.entries = [batch(0, ("a", b"0")), batch(1, *own), batch(2, *own)]
+    log.ends = [(5, 2)]
+    log.follow()
+    assert log.read_when_caught_up == [("a", b"0"), *own, *own]
+    assert [one is another for one, another in zip(log.read[1:], own * 2, strict=True)] == [True, True, False, False]
+    log.reader.close()
+
+
 def test_the_end_is_asked_again_when_compaction_took_the_last_message_away(log: Log) -> None:
     log.entries = [batch(0, ("a", b"1"))]
     log.ends = [(5, 3), (5, 0)]

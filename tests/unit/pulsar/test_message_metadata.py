@@ -1,11 +1,12 @@
 """Metadata before a message's payload, with and without brokers' additions."""
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.pulsar_wire.encoding import entry_facts
+from pulsar_sidecar.adapters.pulsar_wire.encoding import decisive_facts, entry_facts
 from pulsar_sidecar.backlog.ports import Chunk, EntryFacts
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
@@ -68,6 +69,24 @@ def test_entry_facts_describe_special_messages() -> None:
     chunk = message(uuid="u", chunk_id=0, num_chunks_from_msg=2, total_chunk_msg_size=9)
     assert entry_facts(stored(chunk)).chunk == Chunk("u", 0, 2)
     assert entry_facts(stored(message(event_time=8))).event_time_ms == 8
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"deliver_at_time": 9},
+        {"deliver_at_time": 9, "num_messages_in_batch": 4},
+        {"num_messages_in_batch": 1},
+        {"marker_type": 0},
+        {"txnid_most_bits": 0, "txnid_least_bits": 1},
+        {"uuid": "u", "chunk_id": 0, "num_chunks_from_msg": 2, "total_chunk_msg_size": 9, "deliver_at_time": 9},
+    ],
+)
+def test_decisive_facts_are_all_that_a_cancellation_depends_on(fields: dict[str, Any]) -> None:
+    entry = stored(message(partition_key="k", **fields))
+    whole = entry_facts(entry)
+    others = {} if whole.chunk else {"key": None, "producer_name": "", "sequence_id": 0, "size_bytes": None}
+    assert decisive_facts(entry) == whole._replace(properties=decisive_facts(entry).properties, **others)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ that dropped a key: such a reading ends with an error too. If that happens befor
 "caught up" with one more unreadable entry: no caller waits forever for the end of the log.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping, Sequence
+from functools import partial
 from typing import Final
 
 import structlog
@@ -19,7 +20,7 @@ from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar_rest.topic_stats import Compaction
 from pulsar_sidecar.adapters.pulsar_topics.topics_setup import confirmed
 from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnection, TopicOwners
-from pulsar_sidecar.adapters.pulsar_wire.encoding import keyed_entry
+from pulsar_sidecar.adapters.pulsar_wire.encoding import Record, keyed_entry
 from pulsar_sidecar.adapters.pulsar_wire.producers import LogProducers
 from pulsar_sidecar.adapters.pulsar_wire.topic_tails import TopicReader
 from pulsar_sidecar.features.delayed_messages.ports import LogRecords
@@ -70,7 +71,9 @@ class PulsarCancellationTopic:
     ) -> None:
         try:
             with self._owners.using(self._topic, own=True) as connection:
-                reading = _Reading(connection, self._topic, self._clock, lambda: self._admin.compaction(self._topic))
+                own = self._producers.on_their_way
+                ask_compaction = partial(self._admin.compaction, self._topic)
+                reading = _Reading(connection, self._topic, self._clock, ask_compaction, own)
                 reading.run(apply, caught_up, stopped)
         except OSError as error:
             raise TemporaryError(f"reading {self._topic}: {error}; it is read again") from error
@@ -87,9 +90,15 @@ class _Reading(TopicReader):
     """Reading of the log from its beginning, which detects compactions meanwhile."""
 
     def __init__(
-        self, connection: BinaryConnection, topic: TopicName, clock: Clock, compaction: Callable[[], Compaction]
+        self,
+        connection: BinaryConnection,
+        topic: TopicName,
+        clock: Clock,
+        compaction: Callable[[], Compaction],
+        own: MutableMapping[bytes, Sequence[Record]],
     ) -> None:
         self._topic = topic
+        self._own = own
         self._clock = clock
         self._frames_heard = 0
         self._heard_at = clock.monotonic_seconds()
@@ -137,10 +146,10 @@ class _Reading(TopicReader):
         found = command.message_id
         before, self._seen = self._seen, Position(LedgerId(found.ledgerId), EntryId(found.entryId))
         try:
-            records, messages = keyed_entry(message)
+            records, messages = keyed_entry(message, self._own)
         except UndecodableError as error:
             log.warning("skipping undecodable cancellation record", position=str(self._seen), error=str(error))
-            records, messages = [], 1
+            records, messages = (), 1
             self._unreadable += 1
         is_next = self._seen == Position(before.ledger_id, EntryId(before.entry_id + 1))
         if not self._is_behind and not (is_next and len(records) == messages):

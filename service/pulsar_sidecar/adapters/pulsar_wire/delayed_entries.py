@@ -9,7 +9,7 @@ Due times come only from the bookies (`BookieDelayTimes`, `StoredDueTimes`): a b
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,7 +17,12 @@ from pyroaring import BitMap
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest, topic_path
-from pulsar_sidecar.adapters.pulsar_wire.encoding import entry_facts, entry_facts_in_headers, metadata_of
+from pulsar_sidecar.adapters.pulsar_wire.encoding import (
+    decisive_facts,
+    entry_facts,
+    entry_facts_in_headers,
+    metadata_of,
+)
 from pulsar_sidecar.backlog.ports import EntryAnswer, EntryFacts
 from pulsar_sidecar.features.delayed_index.snapshot import DelayedIndexes
 from pulsar_sidecar.features.delayed_index.stored import StoredIndexes
@@ -36,6 +41,23 @@ from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
 
 _MOST_KNOWN: Final = 10_000
 
+_Keep = Callable[[bytes], EntryAnswer]
+
+
+def _whole(payload: bytes) -> EntryAnswer:
+    return _kept(payload, entry_facts)
+
+
+def _decisive(payload: bytes) -> EntryAnswer:
+    return _kept(payload, decisive_facts)
+
+
+def _kept(payload: bytes, read: Callable[[bytes], EntryFacts]) -> EntryAnswer:
+    try:
+        return read(payload)
+    except UndecodableError as error:
+        return Unreadable(str(error))
+
 
 @dataclass(frozen=True, slots=True)
 class BulkDelayedEntries:
@@ -52,18 +74,24 @@ class BulkDelayedEntries:
     _known: dict[tuple[TopicName, LedgerId], tuple[float, LedgerMetadata]] = field(default_factory=dict)
 
     def read(
-        self, topic: TopicName, positions: Collection[Position], *, max_age_seconds: float = 0.0
+        self,
+        topic: TopicName,
+        positions: Collection[Position],
+        *,
+        only_decisive: bool = False,
+        max_age_seconds: float = 0.0,
     ) -> Mapping[Position, EntryAnswer]:
         # Only ledgers' metadata is cached: an entry's digest and its own position prove its identity, no entry ever
         # changes, and no ledger id is reused. Entries that are not found this way are read with fresh metadata.
         wanted: dict[LedgerId, list[EntryId]] = defaultdict(list)
         for position in positions:
             wanted[position.ledger_id].append(position.entry_id)
-        remembered = self._read_cached(topic, wanted, max_age_seconds) if max_age_seconds > 0 else None
-        return self._read_freshly(topic, wanted) if remembered is None else remembered
+        keep = _decisive if only_decisive else _whole
+        remembered = self._read_cached(topic, wanted, keep, max_age_seconds) if max_age_seconds > 0 else None
+        return self._read_freshly(topic, wanted, keep) if remembered is None else remembered
 
     def _read_cached(
-        self, topic: TopicName, wanted: Mapping[LedgerId, Sequence[EntryId]], max_age_seconds: float
+        self, topic: TopicName, wanted: Mapping[LedgerId, Sequence[EntryId]], keep: _Keep, max_age_seconds: float
     ) -> dict[Position, EntryAnswer] | None:
         """Return all entries by cached ledger metadata; None if one of them is not there."""
         youngest = self._clock.monotonic_seconds() - max_age_seconds
@@ -72,14 +100,14 @@ class BulkDelayedEntries:
             read_at, metadata = self._known.get((topic, ledger_id), (float("-inf"), None))
             if metadata is None or read_at <= youngest or min(entry_ids) < 0:
                 return None
-            found = self._entries.read_many(ledger_id, metadata, entry_ids, _kept).found
+            found = self._entries.read_many(ledger_id, metadata, entry_ids, keep).found
             if len(found) < len(set(entry_ids)):
                 return None
             answers.update((Position(ledger_id, entry_id), answer) for entry_id, answer in found.items())
         return answers
 
     def _read_freshly(
-        self, topic: TopicName, wanted: Mapping[LedgerId, Sequence[EntryId]]
+        self, topic: TopicName, wanted: Mapping[LedgerId, Sequence[EntryId]], keep: _Keep
     ) -> dict[Position, EntryAnswer]:
         paths = [ledger_path(ledger_id, self._root) for ledger_id in wanted]
         managed_ledger, *nodes = self._store.read_many([managed_ledger_path(topic.managed_ledger_name), *paths])
@@ -88,7 +116,7 @@ class BulkDelayedEntries:
         listed = managed_ledger_references(managed_ledger.data)
         answers: dict[Position, EntryAnswer] = {}
         for (ledger_id, entry_ids), node in zip(wanted.items(), nodes, strict=True):
-            found = self._read_from_ledger(topic, listed, ledger_id, node, entry_ids)
+            found = self._read_from_ledger(topic, listed, ledger_id, node, entry_ids, keep)
             answers.update((Position(ledger_id, entry_id), answer) for entry_id, answer in found.items())
         return answers
 
@@ -99,6 +127,7 @@ class BulkDelayedEntries:
         ledger_id: LedgerId,
         node: Node | None,
         wanted: Sequence[EntryId],
+        keep: _Keep,
     ) -> dict[EntryId, EntryAnswer]:
         reference = listed.ledgers.get(ledger_id)
         if SHADOW_SOURCE in listed.properties:
@@ -119,7 +148,7 @@ class BulkDelayedEntries:
         self._known[topic, ledger_id] = self._clock.monotonic_seconds(), metadata
         closed = metadata.state is LedgerState.CLOSED
         inside = [entry for entry in wanted if entry >= 0 and not (closed and entry > metadata.last_entry_id)]
-        read = self._entries.read_many(ledger_id, metadata, inside, _kept)
+        read = self._entries.read_many(ledger_id, metadata, inside, keep)
         answers: dict[EntryId, EntryAnswer] = dict.fromkeys(wanted, Absent())
         answers.update(read.found)
         answers.update((entry_id, Unreadable(reason)) for entry_id, reason in read.unreadable.items())
@@ -166,13 +195,6 @@ class BulkDelayedEntries:
             return Absent()
         except SidecarError as error:
             return Unreadable(f"no bookie has {position} of {topic}, and the broker cannot read it: {error}")
-
-
-def _kept(payload: bytes) -> EntryAnswer:
-    try:
-        return entry_facts(payload)
-    except UndecodableError as error:
-        return Unreadable(str(error))
 
 
 class BookieDelayTimes:

@@ -13,9 +13,10 @@ receipt. An empty value makes compaction drop the key.
 import json
 import socket
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final
 
 import google_crc32c
@@ -34,6 +35,7 @@ _SIZES = struct.Struct(">II")
 _SIZE = struct.Struct(">I")
 _CHECKSUM_MAGIC: Final = b"\x0e\x01"
 _CHECKSUM_BYTES: Final = 4
+_REMEMBERED_SIZES: Final = 4096
 _BROKER_ENTRY_MAGIC: Final = b"\x0e\x02"
 _FIELDS: Final = {
     field.message_type.full_name: field for field in api.BaseCommand.DESCRIPTOR.fields if field.message_type
@@ -148,6 +150,18 @@ def entry_facts(entry: bytes) -> EntryFacts:
     )
 
 
+def decisive_facts(entry: bytes) -> EntryFacts:
+    """Return the facts that decide on a cancellation; a chunk's are whole. Raises as `metadata_of`."""
+    metadata, _ = metadata_of(entry)
+    if metadata.num_chunks_from_msg > 1:
+        return entry_facts(entry)
+    batch = metadata.num_messages_in_batch
+    found = EntryFacts(metadata.deliver_at_time or None, metadata.publish_time, batch if batch > 1 else None)
+    if metadata.HasField("marker_type") or metadata.HasField("txnid_most_bits"):
+        return found._replace(marker=metadata.HasField("marker_type"), transaction=metadata.HasField("txnid_most_bits"))
+    return found
+
+
 def metadata_of(entry: bytes) -> tuple[api.MessageMetadata, int]:
     """Return an entry's metadata and its payload's offset; raise `UndecodableError` if it is not a message."""
     try:
@@ -159,10 +173,9 @@ def metadata_of(entry: bytes) -> tuple[api.MessageMetadata, int]:
             start += len(_CHECKSUM_MAGIC) + _CHECKSUM_BYTES
         (length,) = _SIZE.unpack_from(entry, start)
         start += _SIZE.size
-        metadata = api.MessageMetadata()
         if length > len(entry) - start:
             raise UndecodableError("an entry ends inside its metadata; read it again")
-        metadata.ParseFromString(entry[start : start + length])
+        metadata = api.MessageMetadata.FromString(entry[start : start + length])
     except (struct.error, DecodeError) as error:
         raise UndecodableError(f"an entry of {len(entry)} bytes holds no message ({error})") from error
     if not metadata.IsInitialized():
@@ -217,10 +230,10 @@ def _milliseconds(text: str | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class KeyedBatch:
-    """An entry's payload, and its number of records."""
+    """An entry's payload, and its records."""
 
     payload: bytes
-    records: int
+    records: Sequence[Record]
 
     def metadata(self, producer_name: str, sequence_id: int, publish_time_ms: int) -> api.MessageMetadata:
         return api.MessageMetadata(
@@ -228,27 +241,32 @@ class KeyedBatch:
             sequence_id=sequence_id,
             publish_time=publish_time_ms,
             uncompressed_size=len(self.payload),
-            num_messages_in_batch=self.records,
+            num_messages_in_batch=len(self.records),
         )
 
 
 def keyed_batches(records: Iterable[Record], *, most_records: int, most_bytes: int) -> Iterator[KeyedBatch]:
     """Yield the records in order, in as few batches as fit; one larger than ``most_bytes`` gets a batch of its own."""
     parts: list[bytes] = []
+    batch: list[Record] = []
     size_bytes = 0
-    for key, value in records:
-        part = _single(key, value or b"")
+    for record in records:
+        part = _single(record[0], record[1] or b"")
         if parts and (len(parts) >= most_records or size_bytes + len(part) > most_bytes):
-            yield KeyedBatch(b"".join(parts), len(parts))
-            parts, size_bytes = [], 0
+            yield KeyedBatch(b"".join(parts), batch)
+            parts, batch, size_bytes = [], [], 0
         parts.append(part)
+        batch.append(record)
         size_bytes += len(part)
     if parts:
-        yield KeyedBatch(b"".join(parts), len(parts))
+        yield KeyedBatch(b"".join(parts), batch)
 
 
-def keyed_entry(entry: bytes) -> tuple[list[Record], int]:
-    """Return an entry's records, and its number of messages before compaction; raises as `metadata_of`."""
+def keyed_entry(entry: bytes, own: MutableMapping[bytes, Sequence[Record]]) -> tuple[Sequence[Record], int]:
+    """Return an entry's records, and its number of messages before compaction; raises as `metadata_of`.
+
+    ``own`` has the records of batches by payload: such an entry is taken from there instead of being decoded.
+    """
     metadata, start = metadata_of(entry)
     if metadata.compression or metadata.encryption_keys:
         raise UndecodableError("an entry of the log is compressed or encrypted; the sidecar writes neither")
@@ -257,6 +275,9 @@ def keyed_entry(entry: bytes) -> tuple[list[Record], int]:
         return [(key, entry[start:] or None)] if key else [], 1
     try:
         count = metadata.num_messages_in_batch
+        known = own.pop(entry[start:], ())
+        if len(known) == count:
+            return known, count
         return list(_singles(entry, start, count)), count
     except (struct.error, DecodeError) as error:
         raise UndecodableError(f"a batch of {len(entry)} bytes cannot be read ({error})") from error
@@ -291,5 +312,14 @@ def _singles(entry: bytes, position: int, count: int) -> Iterator[Record]:
 
 
 def _single(key: str, value: bytes) -> bytes:
-    metadata = api.SingleMessageMetadata(partition_key=key, payload_size=len(value)).SerializeToString()
-    return _SIZE.pack(len(metadata)) + metadata + value
+    name = key.encode()
+    before, after = _around_key(len(name), len(value))
+    return before + name + after + value
+
+
+@lru_cache(_REMEMBERED_SIZES)
+def _around_key(key_bytes: int, value_bytes: int) -> tuple[bytes, bytes]:
+    """Return the bytes before and after a record's key, which depend on the sizes only."""
+    after = api.SingleMessageMetadata(payload_size=value_bytes).SerializeToString()
+    whole = api.SingleMessageMetadata(partition_key="k" * key_bytes, payload_size=value_bytes).SerializeToString()
+    return _SIZE.pack(len(whole)) + whole[: len(whole) - key_bytes - len(after)], after

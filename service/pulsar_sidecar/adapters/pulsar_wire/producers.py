@@ -32,6 +32,7 @@ from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 _BATCH_RECORDS: Final = 1000
 _BATCH_BYTES: Final = 256 * 1024
 _BATCHES_IN_FLIGHT: Final = 8
+_MOST_ON_THEIR_WAY: Final = 64
 _ATTEMPTS: Final = 3
 _TIMEOUT_SECONDS: Final = 20.0
 _NO_POSITION: Final = 2**64 - 1
@@ -126,10 +127,15 @@ class LogProducers(IdlePool[TopicName, "_LogProducer"]):
         super().__init__(clock)
         self._owners = owners
         self._topic = topic
+        self.on_their_way: dict[bytes, Sequence[Record]] = {}
+        """Records of published batches by payload: a reader of the log takes them instead of decoding them."""
 
     def publish(self, records: Sequence[Record]) -> None:
         """Store all records in order; after a `TemporaryError` at least one may not be stored."""
         left = deque(keyed_batches(records, most_records=_BATCH_RECORDS, most_bytes=_BATCH_BYTES))
+        if len(self.on_their_way) > _MOST_ON_THEIR_WAY:
+            self.on_their_way.clear()  # nobody reads them back; whoever begins to decodes them
+        self.on_their_way.update((batch.payload, batch.records) for batch in left)
         give_up = self._clock.monotonic_seconds() + _TIMEOUT_SECONDS
         failure: Exception | None = None
         for _ in range(_ATTEMPTS):
@@ -143,7 +149,7 @@ class LogProducers(IdlePool[TopicName, "_LogProducer"]):
                 failure = error
             if self._clock.monotonic_seconds() > give_up:
                 break
-        unknown = sum(batch.records for batch in left)
+        unknown = sum(len(batch.records) for batch in left)
         raise TemporaryError(
             f"{unknown} of {len(records)} records of {self._topic} are not known to be stored ({failure}); try again"
         ) from failure
@@ -180,7 +186,7 @@ class _LogProducer(OpenProducer):
                 batch, sequence_id = left[len(in_flight)], self._next_sequence_id
                 self._next_sequence_id += 1
                 metadata = batch.metadata(self.name, sequence_id, self._clock.now_ms())
-                self.send(metadata, batch.payload, messages=batch.records)
+                self.send(metadata, batch.payload, messages=len(batch.records))
                 in_flight.append(sequence_id)
             elif self.receipt().sequence_id == in_flight.popleft():
                 left.popleft()

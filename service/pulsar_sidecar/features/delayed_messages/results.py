@@ -114,7 +114,7 @@ _cancelled: Final[Callable[[Verdict], bool]] = attrgetter("proof.cancelled")
 
 
 def message_outcome(
-    topic: TopicName, position: Position, verdicts: tuple[Verdict, ...], warnings: tuple[str, ...] = ()
+    topic: TopicName | str, position: Position, verdicts: tuple[Verdict, ...], warnings: tuple[str, ...] = ()
 ) -> MessageOutcome:
     cancelled = all(map(_cancelled, verdicts))
     return MessageOutcome(None, str(position), str(topic), cancelled, verdicts, warnings)

@@ -11,9 +11,7 @@ from pulsar_sidecar.features.delayed_messages.cancel.requests import Cancellatio
 from pulsar_sidecar.features.delayed_messages.results import (
     CancellationStatus,
     Cause,
-    MessageOutcome,
     Verdict,
-    message_outcome,
 )
 from pulsar_sidecar.model.ids import EntryId, Position
 from pulsar_sidecar.model.lookups import Absent, Unreadable
@@ -61,9 +59,6 @@ class TargetPlan:
     position: Position
     verdicts: dict[str | None, Verdict] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-
-    def outcome(self, topic: TopicName) -> MessageOutcome:
-        return message_outcome(topic, self.position, tuple(self.verdicts.values()), self.warnings)
 
 
 class PlannedCancellation(NamedTuple):

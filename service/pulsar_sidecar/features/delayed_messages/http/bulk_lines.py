@@ -40,15 +40,15 @@ MEDIA_TYPE: Final = "application/x-ndjson"
 
 Cancel = Callable[[Sequence[Target]], list[MessageOutcome]]
 _Work = Callable[[], bytes]
-_Id = Annotated[int, msgspec.Meta(ge=0, le=MAX_LEDGER_ID)]
+_VALID_ID = msgspec.Meta(ge=0, le=MAX_LEDGER_ID)
 
 
 @decodable
 class _PlainLine(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """Line as most callers write it; `CancelLine` reads any other, and finds the words for invalid ones."""
 
-    ledger_id: _Id
-    entry_id: _Id
+    ledger_id: Annotated[LedgerId, _VALID_ID]
+    entry_id: Annotated[EntryId, _VALID_ID]
     deliver_at: Annotated[int, msgspec.Meta(ge=EARLIEST_DELIVER_AT_MS, le=LATEST_DELIVER_AT_MS)]
     subscription_names: tuple[str, ...] = ()
 
@@ -167,7 +167,7 @@ def _target(line: bytes) -> Target:
         raise InvalidInputError(f"the line is longer than {MAX_LINE_BYTES} bytes")
     try:
         plain = _decoded_plainly(line)
-        position = Position(LedgerId(plain.ledger_id), EntryId(plain.entry_id))
+        position = Position(plain.ledger_id, plain.entry_id)
         return Target(position, plain.deliver_at, None, names_of_line(plain.subscription_names))
     except (msgspec.MsgspecError, UnicodeError, InvalidInputError):
         return _described(line)

@@ -29,7 +29,13 @@ from pulsar_sidecar.features.delayed_messages.cancel.plan import (
 from pulsar_sidecar.features.delayed_messages.cancel.requests import Cancellation, CancelOptions, Target
 from pulsar_sidecar.features.delayed_messages.metrics import CancellationMetrics
 from pulsar_sidecar.features.delayed_messages.ports import TYPES_SECONDS, Configuration, Ports
-from pulsar_sidecar.features.delayed_messages.results import CancellationStatus, Cause, MessageOutcome, Verdict
+from pulsar_sidecar.features.delayed_messages.results import (
+    CancellationStatus,
+    Cause,
+    MessageOutcome,
+    Verdict,
+    message_outcome,
+)
 from pulsar_sidecar.features.delayed_messages.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.model.errors import (
     ConflictError,
@@ -106,7 +112,10 @@ class Canceller:
         for subscription, planned in plan.cancellations.items():
             self._carry_out(snapshot, subscription, planned, options)
         self._count(plan, began_ms)
-        return [target_plan.outcome(topic) for target_plan in plan.target_plans]
+        name = str(topic)
+        return [
+            message_outcome(name, one.position, tuple(one.verdicts.values()), one.warnings) for one in plan.target_plans
+        ]
 
     def examine(self, topic: TopicName, target: Target) -> tuple[TopicSnapshot, Cancellation | Verdict]:
         """Check, without changes, if a message could be cancelled now on all of its subscriptions.
@@ -143,14 +152,14 @@ class Canceller:
         where_seconds = _WHERE_SECONDS if age_seconds else 0.0
         found: dict[Position, EntryAnswer] = {**known}
         if unread := {target.position for target in targets} - known.keys():
-            found |= self.ports.entries.read(topic, unread, max_age_seconds=where_seconds)
+            found |= self.ports.entries.read(topic, unread, max_age_seconds=where_seconds, only_decisive=True)
         state = states.result()
         if age_seconds and not _names_the_same(subscriptions, state):
             subscriptions, state = topics.subscriptions(topic), topics.state(topic)
         dropped = {position.ledger_id for position in found} - state.ledgers.keys()
         if (where_seconds or known) and dropped:
             again = {position for position in found if position.ledger_id in dropped}
-            found |= self.ports.entries.read(topic, again)
+            found |= self.ports.entries.read(topic, again, only_decisive=True)
         chunks = self._chunks(topic, found)
         return TopicSnapshot(topic, subscriptions, state, policy, found, chunks, self.ports.brokers_now_ms())
 
@@ -160,7 +169,7 @@ class Canceller:
         found: dict[Position, Mapping[int, Position]] = {}
         for position, facts in entries.items():
             if isinstance(facts, EntryFacts) and facts.chunk is not None and facts.chunk.total > 1:
-                near = self.ports.entries.read(topic, chunk_candidates(position, facts.chunk))
+                near = self.ports.entries.read(topic, chunk_candidates(position, facts.chunk), only_decisive=True)
                 found[position] = chunks_of(facts, {**near, position: facts})
         return found
 
