@@ -3,6 +3,8 @@
 Every contender cancels the same messages of the same topic, each on a subscription of its own with a live backlog of
 delayed messages; the sidecar with every check and its durable log, the Java client by acknowledging the ids that it is
 given (no check; once without a log, once after storing a record of each), Redis by removing members of a sorted set.
+The bound is this process: with the sidecar's own adapters it reads the entries, appends to a log and acknowledges, and
+decides nothing.
 """
 
 import argparse
@@ -12,18 +14,41 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
 import requests
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
+from pulsar_sidecar.adapters.pulsar_wire.acknowledger import ConsumerAcknowledger
+from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar_wire.delayed_entries import BulkDelayedEntries
+from pulsar_sidecar.adapters.pulsar_wire.producers import LogProducers
+from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.features.delayed_messages.cancel.log_records import encode_all
+from pulsar_sidecar.features.delayed_messages.cancel.requests import Cancellation
+from pulsar_sidecar.features.delayed_messages.results import CancellationStatus
+from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.model.topic_stats import Subscription, SubscriptionType
+from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT
 
-from tests.benchmarks.clusters import ProcessorTime, add_cluster_argument, benchmark_sidecars, wait_until_quiet
+from tests.benchmarks.clusters import (
+    ProcessorTime,
+    add_cluster_argument,
+    add_control_argument,
+    benchmark_sidecars,
+    versions,
+    wait_until_quiet,
+)
 from tests.benchmarks.redis_peer import RedisPeer, redis_peer
 from tests.cluster.delays import SHARED, DelayedTopic, Sent, now_ms
 from tests.cluster.java_programs import JavaProgram, java_program, quiet_log_configuration
@@ -39,6 +64,9 @@ _RUN = 20
 """Messages side by side that are cancelled together, so that 50,000 make 2,500 holes; a cursor stores 10,000."""
 _JAVA = {"Java client": "java", "Java client with a log": "java-with-a-log"}
 """Its subscriptions; it keeps a log on the last one."""
+_SIDECAR, _BEFORE, _BOUND = "pulsar-sidecar, to ACKED", "pulsar-sidecar before", "bound: nothing decided"
+_SUBSCRIPTIONS = {_SIDECAR: "sidecar", _BEFORE: "before", _BOUND: "bound", **_JAVA}
+_BATCH, _BATCHES_AT_ONCE = 5000, 3
 _WARM_SINGLES = 3000
 _WARM_MESSAGES = 20_000
 """Cancelled first by each, on another topic: the members' JVMs compile what they run only after very many requests."""
@@ -63,6 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--singles", type=int, default=500, help="cancelled one after the other by each")
     parser.add_argument("--forgotten", type=int, default=50_000, help="cancelled and then forgotten; 0 leaves it out")
     add_cluster_argument(parser)
+    add_control_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:
@@ -81,7 +110,8 @@ def _measured(
         singles = topic.send(arguments.singles * 2, due)[::2]
         bulk = _in_runs(topic.send(arguments.messages * 2, due))
         warm = _in_runs(other.send(_WARM_MESSAGES * 2, due)), other.send(_WARM_SINGLES * 2, due)[::2]
-        sidecar = sidecars.start_with_defaults(**SETTINGS)
+        environments = versions(arguments.control)
+        started = sidecars.start_with_defaults_in(next(iter(environments.values())), **SETTINGS)
         options = ("-Xmx512m", f"-Dlog4j2.configurationFile={quiet_log_configuration(scratch)}")
         with (
             java_program(
@@ -89,10 +119,16 @@ def _measured(
             ) as java,
             redis_peer(scratch) as redis,
         ):
-            contenders = _Contenders(addresses, topic, sidecar, java, redis, scratch)
+            contenders = _Contenders(addresses, topic, started, java, redis, scratch)
+            before = []
+            if arguments.control is not None:
+                replace(contenders, topic=other).warm_bulk(_BEFORE, warm[0])
+                before.append(contenders.measure(_BEFORE, "checks, log, acknowledged", bulk))
+                started.terminate()
+                contenders = replace(contenders, sidecar=sidecars.start_with_defaults(**SETTINGS))
             replace(contenders, topic=other).warm(*warm)
             wait_until_quiet(addresses)
-            tables = [contenders.singles(singles), *contenders.bulk(bulk)]
+            tables = [contenders.singles(singles), *contenders.bulk(bulk, before)]
             if arguments.forgotten:
                 tables.append(replace(contenders, topic=other).forgetting(arguments.forgotten))
             return tables
@@ -102,7 +138,7 @@ def _measured(
 def _delayed_topic(addresses: ClusterAddresses) -> Iterator[DelayedTopic]:
     topic = DelayedTopic(addresses, parse_topic_name(f"persistent://public/default/cancel-{unique()}"))
     try:
-        for name in ("sidecar", *_JAVA.values()):
+        for name in _SUBSCRIPTIONS.values():
             topic.subscribe(name, SHARED)
         yield topic
     finally:
@@ -123,8 +159,13 @@ class _Contenders:
     redis: RedisPeer | None
     scratch: Path
 
+    def warm_bulk(self, name: str, sent: Sequence[Sent]) -> None:
+        self._by_sidecar(sent, _SUBSCRIPTIONS[name])
+        self._wait_until_stored()
+
     def warm(self, sent: Sequence[Sent], singles: Sequence[Sent]) -> None:
-        self._by_sidecar(sent)
+        self.warm_bulk(_SIDECAR, sent)
+        self._by_bound(sent)
         self._latencies(singles)
         for subscription in _JAVA.values():
             self._by_java(subscription, sent)
@@ -166,10 +207,15 @@ class _Contenders:
 
     # --- many ------------------------------------------------------------------------------------------------------
 
-    def bulk(self, sent: Sequence[Sent]) -> Sequence[Table]:
-        """All at once."""
-        results = [self._timed("pulsar-sidecar, to ACKED", "checks, log, acknowledged", sent)]
+    def measure(self, name: str, proof: str, sent: Sequence[Sent]) -> _Result:
+        result = self._timed(name, proof, sent)
         self._wait_until_stored()
+        return result
+
+    def bulk(self, sent: Sequence[Sent], before: Sequence[_Result]) -> Sequence[Table]:
+        """All at once."""
+        now = self.measure(_SIDECAR, "checks, log, acknowledged", sent)
+        results = [*before, now, self._timed(_BOUND, "read, log, acknowledged", sent)]
         results += [self._timed(name, "acknowledged, receipts", sent) for name in _JAVA]
         if self.redis is not None:
             self.redis.fill("bulk", [f"{one.ledger_id}:{one.entry_id}" for one in sent])
@@ -178,7 +224,7 @@ class _Contenders:
         title = f"Cancelling {len(sent):,} messages in bulk"
         load = f"Load of this machine over the last minute: {os.getloadavg()[0]:.1f}."
         note = f"Runs of {_RUN} messages side by side, every other run; {len(sent) // _RUN:,} holes in each cursor."
-        return [Table(title, _BULK, rows, [note, load]), self._a_day(results[0], sent)]
+        return [Table(title, _BULK, rows, [note, load]), self._a_day(now, sent)]
 
     def forgetting(self, count: int) -> Table:
         """Resources that members use from the due time to the last forgotten cancellation."""
@@ -206,22 +252,24 @@ class _Contenders:
         return self.sidecar.metrics()["pulsar_delayed_message_cancellations_open"]
 
     def _timed(self, name: str, proof: str, sent: Sequence[Sent]) -> _Result:
-        pids = {**self.addresses.members, "sidecar": self.sidecar.pid, "java": self.java.pid}
+        pids = {**self.addresses.members, "sidecar": self.sidecar.pid, "java": self.java.pid, "bound": os.getpid()}
         if self.redis is not None:
             pids["redis"] = self.redis.pid
         used = ProcessorTime(pids)
         if name in _JAVA:
             seconds = self._by_java(_JAVA[name], sent)
+        elif name in (_SIDECAR, _BEFORE):
+            seconds = self._by_sidecar(sent, _SUBSCRIPTIONS[name])
         else:
-            seconds = (self._by_redis if name.startswith("Redis") else self._by_sidecar)(sent)
+            seconds = (self._by_bound if name == _BOUND else self._by_redis)(sent)
         return _Result(name, seconds, used.used(), proof)
 
-    def _by_sidecar(self, sent: Sequence[Sent]) -> float:
+    def _by_sidecar(self, sent: Sequence[Sent], subscription: str = "sidecar") -> float:
         url = f"{self.sidecar.url}{self.topic.path}/cancelDelayedMessages"
         bodies = [
             "\n".join(
                 f'{{"ledgerId":{one.ledger_id},"entryId":{one.entry_id},"deliverAt":{one.deliver_at},'
-                '"subscriptionNames":["sidecar"]}'
+                f'"subscriptionNames":["{subscription}"]}}'
                 for one in sent[begin : begin + _LINES_AT_ONCE]
             )
             for begin in range(0, len(sent), _LINES_AT_ONCE)
@@ -233,6 +281,37 @@ class _Contenders:
         seconds = time.perf_counter() - begin
         assert cancelled == len(sent), f"{cancelled} of {len(sent)} were cancelled\n{self.sidecar.log()}"
         return seconds
+
+    def _by_bound(self, sent: Sequence[Sent]) -> float:
+        clock, topic, addresses = SystemClock(), self.topic.topic, self.addresses
+        found = [
+            Cancellation(topic, "bound", position, one.deliver_at, clock.now_ms(), CancellationStatus.ACCEPTED)
+            for one in sent
+            for position in [Position(LedgerId(one.ledger_id), EntryId(one.entry_id))]
+        ]
+        batches = [found[begin : begin + _BATCH] for begin in range(0, len(found), _BATCH)]
+        records = [encode_all(batch) for batch in batches]
+        with ExitStack() as stack:
+            store = stack.enter_context(ZooKeeperMetadataStore(addresses.metadata_store_url, clock))
+            bookies = stack.enter_context(closing(BookieEntries(BookieConnections(store))))
+            entries = BulkDelayedEntries(store, bookies, None, DEFAULT_LEDGERS_ROOT, clock)
+            connections = stack.enter_context(closing(BinaryConnections(ClientCredentials(), TlsOptions(), clock)))
+            owners = TopicOwners(addresses.broker_service_url, connections)
+            log_topic = parse_topic_name(f"{topic}-bound-log")
+            log = stack.enter_context(closing(LogProducers(owners, clock, log_topic)))
+            acknowledger = ConsumerAcknowledger(owners, clock)
+
+            def carry_out(number: int) -> None:
+                positions = [one.position for one in batches[number]]
+                entries.read(topic, positions, max_age_seconds=60, only_decisive=True)
+                log.publish(records[number])
+                with acknowledger.join(topic, Subscription("bound", SubscriptionType.SHARED)) as consumer:
+                    consumer.acknowledge(positions)
+
+            begin = time.perf_counter()
+            with ThreadPoolExecutor(_BATCHES_AT_ONCE) as pool:
+                list(pool.map(carry_out, range(len(batches))))
+            return time.perf_counter() - begin
 
     def _by_java(self, subscription: str, sent: Sequence[Sent]) -> float:
         self.java.write_line(self._java_task(subscription, sent))
@@ -283,7 +362,7 @@ class _Contenders:
         )
 
 
-_PROCESSES = {"pulsar-sidecar": "sidecar", "Java client": "java", "Redis": "redis"}
+_PROCESSES = {"pulsar-sidecar": "sidecar", "bound": "bound", "Java client": "java", "Redis": "redis"}
 _LOG_TOPIC = "/admin/v2/persistent/pulsar/system/__delayed_message_cancellations"
 _LATENCIES = ("", "what the answer means", "p50", "p99", "max")
 _FORGETTING = ("", "after the due time", "CPU: sidecar", "brokers", "bookies", "sidecar, each")
