@@ -41,6 +41,8 @@ from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
 
 _MOST_KNOWN: Final = 10_000
 
+_Wanted = dict[LedgerId, dict[EntryId, Position]]
+"""Positions by ledger and entry: the answers have the caller's own."""
 _Keep = Callable[[bytes], EntryAnswer]
 
 
@@ -83,41 +85,39 @@ class BulkDelayedEntries:
     ) -> Mapping[Position, EntryAnswer]:
         # Only ledgers' metadata is cached: an entry's digest and its own position prove its identity, no entry ever
         # changes, and no ledger id is reused. Entries that are not found this way are read with fresh metadata.
-        wanted: dict[LedgerId, list[EntryId]] = defaultdict(list)
+        wanted: _Wanted = defaultdict(dict)
         for position in positions:
-            wanted[position.ledger_id].append(position.entry_id)
+            wanted[position.ledger_id][position.entry_id] = position
         keep = _decisive if only_decisive else _whole
         remembered = self._read_cached(topic, wanted, keep, max_age_seconds) if max_age_seconds > 0 else None
         return self._read_freshly(topic, wanted, keep) if remembered is None else remembered
 
     def _read_cached(
-        self, topic: TopicName, wanted: Mapping[LedgerId, Sequence[EntryId]], keep: _Keep, max_age_seconds: float
+        self, topic: TopicName, wanted: _Wanted, keep: _Keep, max_age_seconds: float
     ) -> dict[Position, EntryAnswer] | None:
         """Return all entries by cached ledger metadata; None if one of them is not there."""
         youngest = self._clock.monotonic_seconds() - max_age_seconds
         answers: dict[Position, EntryAnswer] = {}
-        for ledger_id, entry_ids in wanted.items():
+        for ledger_id, inside in wanted.items():
             read_at, metadata = self._known.get((topic, ledger_id), (float("-inf"), None))
-            if metadata is None or read_at <= youngest or min(entry_ids) < 0:
+            if metadata is None or read_at <= youngest or min(inside) < 0:
                 return None
-            found = self._entries.read_many(ledger_id, metadata, entry_ids, keep).found
-            if len(found) < len(set(entry_ids)):
+            found = self._entries.read_many(ledger_id, metadata, inside, keep).found
+            if len(found) < len(inside):
                 return None
-            answers.update((Position(ledger_id, entry_id), answer) for entry_id, answer in found.items())
+            answers.update((inside[entry_id], answer) for entry_id, answer in found.items())
         return answers
 
-    def _read_freshly(
-        self, topic: TopicName, wanted: Mapping[LedgerId, Sequence[EntryId]], keep: _Keep
-    ) -> dict[Position, EntryAnswer]:
+    def _read_freshly(self, topic: TopicName, wanted: _Wanted, keep: _Keep) -> dict[Position, EntryAnswer]:
         paths = [ledger_path(ledger_id, self._root) for ledger_id in wanted]
         managed_ledger, *nodes = self._store.read_many([managed_ledger_path(topic.managed_ledger_name), *paths])
         if managed_ledger is None:
             raise NotFoundError(f"there is no topic {topic}")
         listed = managed_ledger_references(managed_ledger.data)
         answers: dict[Position, EntryAnswer] = {}
-        for (ledger_id, entry_ids), node in zip(wanted.items(), nodes, strict=True):
-            found = self._read_from_ledger(topic, listed, ledger_id, node, entry_ids, keep)
-            answers.update((Position(ledger_id, entry_id), answer) for entry_id, answer in found.items())
+        for (ledger_id, inside), node in zip(wanted.items(), nodes, strict=True):
+            found = self._read_from_ledger(topic, listed, ledger_id, node, list(inside), keep)
+            answers.update((inside[entry_id], answer) for entry_id, answer in found.items())
         return answers
 
     def _read_from_ledger(

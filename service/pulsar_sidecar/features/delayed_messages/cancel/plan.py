@@ -90,39 +90,40 @@ def plan_cancellations(
 ) -> CancellationPlan:
     """Decide each target on each subscription; ``known`` returns a message's known cancellation on one."""
     plan = CancellationPlan()
-    elsewhere = _other_clusters_warning(snapshot.state)
+    topic, state, policy, now_ms = snapshot.topic, snapshot.state, snapshot.policy, snapshot.now_ms
+    elsewhere = _other_clusters_warning(state)
     chosen_by = cache(lambda names: choose_subscriptions(names, snapshot.subscriptions))
     for target in targets:
         target_plan = TargetPlan(target.position)
         plan.target_plans.append(target_plan)
-        facts = check_entry(target, snapshot.entries[target.position], snapshot.policy, snapshot.now_ms)
+        facts = check_entry(target, snapshot.entries[target.position], policy, now_ms)
         if isinstance(facts, Verdict):
             target_plan.verdicts[None] = facts
             continue
-        positions = _entries_of(facts, snapshot.chunks.get(target.position, {}))
+        positions = _entries_of(facts, snapshot.chunks.get(target.position, {})) if facts.chunk else ()
         if isinstance(positions, Verdict):
             target_plan.verdicts[None] = positions
             continue
         assert facts.deliver_at_ms is not None
         chosen = chosen_by(target.subscriptions)
-        target_plan.warnings = _time_to_live_warning(facts, snapshot.policy) + chosen.warnings + elsewhere
+        target_plan.warnings = _time_to_live_warning(facts, policy) + chosen.warnings + elsewhere
         for refusal in chosen.refusals:
             target_plan.verdicts[refusal.subscription] = refusal
         for subscription in chosen.admitted:
             name = subscription.name
             cancellation = Cancellation(
-                snapshot.topic,
+                topic,
                 name,
                 target.position,
                 facts.deliver_at_ms,
-                snapshot.now_ms,
+                now_ms,
                 CancellationStatus.ACCEPTED,
                 positions,
                 None,
                 None,
                 options.requested_by,
             )
-            cursor = snapshot.state.cursors.get(name)
+            cursor = state.cursors.get(name)
             decided: Verdict | None = None
             if cursor is None:
                 reason = f"the subscription {name!r} has just been deleted"
