@@ -6,12 +6,14 @@ bucket tracker recovers each subscription's buckets and each message is delivere
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import Replication
 from pulsar_sidecar.features.delayed_index.bucket_key import BucketKey
 from pulsar_sidecar.features.delayed_index.snapshot import (
@@ -364,6 +366,45 @@ def test_a_sound_topic_is_clean_while_messages_flow(setup: Setup) -> None:
         assert buckets > 0
         until(lambda: len(deliveries.numbers) == len(topic.sent), "everything is delivered")
         assert setup.check(topic) == set()
+
+
+def test_repair_attaches_buckets_of_a_killed_build_and_the_next_build_completes_them(setup: Setup) -> None:
+    """The killed sidecar has attached nothing, and what it wrote is found and used."""
+    messages = 600
+    with ExitStack() as stack:
+        topic, sidecar = setup.topic(stack), setup.sidecar
+        topic.subscribe("s", SHARED)
+        topic.send(messages, now_ms() + 3_600_000)
+        topic.unload()
+        index = f"{topic.path}/delayedIndex"
+        planned = sidecar.call("POST", f"{index}/build")
+
+        def ledgers() -> int:
+            return len(setup.store.children("/ledgers/00/0000") or ())
+
+        before = ledgers()
+        with ThreadPoolExecutor(1) as threads:
+            building = threads.submit(sidecar.request, "POST", f"{index}/build", None, plan=planned["plan"])
+            until(lambda: ledgers() >= before + 3, "some buckets are written")
+            sidecar.kill()
+            assert isinstance(building.exception(), requests.ConnectionError)
+        sidecar.restart()
+        sidecar.wait_until_ready()
+        found = sidecar.call("GET", f"{index}/fsck", **EVERYTHING)
+        assert {each["kind"] for each in found["findings"]} == {"orphaned-bucket"}
+        assert 2 <= len(found["findings"]) < len(planned["subscriptions"][0]["buckets"])
+        assert found["checked"]["buckets"] == 0, "the cursor names none"
+
+        repair = sidecar.call("GET", f"{index}/repair", **EVERYTHING)
+        # The last one may not have been complete.
+        assert [each["step"] for each in repair["actions"]].count("attach") >= len(repair["actions"]) - 1
+        repaired = sidecar.call("POST", f"{index}/repair", plan=repair["plan"], **EVERYTHING)
+        assert [each["problem"] for each in repaired] == [None] * len(repair["actions"])
+        again = sidecar.call("POST", f"{index}/build")
+        sidecar.call("POST", f"{index}/build", plan=again["plan"])
+        clean = sidecar.call("GET", f"{index}/fsck", allMessages="true")
+        assert clean["findings"] == []
+        assert (clean["checked"]["indexes"], clean["checked"]["entries"]) == (messages, messages)
 
 
 def test_settings_that_stop_dispatch_and_buckets_that_brokers_do_not_read(
