@@ -18,7 +18,7 @@ from tests.cluster.certificates import write_certificate
 from tests.cluster.choosing import PROJECT
 from tests.cluster.patience import OPERATION_SECONDS, PATIENCE_SECONDS, NotInTime, until
 from tests.cluster.running import ClusterUnderTest
-from tests.cluster.sidecars import inherited_environment
+from tests.cluster.sidecars import CommandAnswer, inherited_environment, run_command
 
 SECRET = b"an integration test's key: 32 bytes or more"
 TOKEN = jwt.encode({"sub": "admin"}, SECRET, algorithm="HS256")
@@ -35,18 +35,11 @@ class Sidecar:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         return requests.get(self.url + path, headers=headers, verify=str(self.certificate), timeout=OPERATION_SECONDS)
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str) -> CommandAnswer:
         """Run the command line against this sidecar."""
         connection = ["--admin-url", self.url, "--tls-trust-cert-path", str(self.certificate)]
-        return subprocess.run(
-            [sys.executable, "-m", "pulsar_sidecar", *connection, "--output", "json", *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-            cwd=PROJECT,
-            env=inherited_environment() | {"PULSAR_SIDECAR_AUTH_PARAMS": f"token:{TOKEN}"},
-        )
+        token = {"PULSAR_SIDECAR_AUTH_PARAMS": f"token:{TOKEN}"}
+        return run_command(*connection, "--output", "json", *arguments, **token)
 
 
 @contextmanager
@@ -106,17 +99,17 @@ def test_a_sidecar_with_tls_and_tokens_from_start_to_end(cluster: ClusterUnderTe
         assert sidecar.get("/admin/v2/ledger-deletion/status", TOKEN[:-2]).status_code == 401
         assert sidecar.get("/metrics", None).status_code == 200
 
-        status = json.loads(sidecar.run("ledger-deletion", "status").stdout)
+        status = sidecar.run("ledger-deletion", "status").json
         assert status["enabled"] is True
         assert sidecar.url in [instance["advertisedUrl"] for instance in status["instances"]]
 
         never_was = sidecar.run("topics", "delete", "persistent://public/default/never-was")
-        assert never_was.returncode == 1
+        assert never_was.exit_code == 1
         assert "HTTP 404" in never_was.stderr
         appended = sidecar.run(
             "ledger-deletion", "append", str(2**62), "--topic", "persistent://public/default/never-was"
         )
-        assert json.loads(appended.stdout) == {"sent": [2**62], "notSent": []}
+        assert appended.json == {"sent": [2**62], "notSent": []}
 
         sidecar.process.send_signal(signal.SIGTERM)
         assert sidecar.process.wait(PATIENCE_SECONDS) == 0
@@ -130,24 +123,20 @@ def test_a_sidecar_with_tls_and_tokens_from_start_to_end(cluster: ClusterUnderTe
 
 def test_while_the_feature_is_off_nothing_is_recorded(cluster: ClusterUnderTest, tmp_path: Path) -> None:
     with serving(cluster, tmp_path) as sidecar:
-        assert json.loads(sidecar.run("ledger-deletion", "status").stdout)["enabled"] is False
+        assert sidecar.run("ledger-deletion", "status").json["enabled"] is False
         for refused in (
             sidecar.run("ledger-deletion", "append", "1", "--topic", "orders"),
             sidecar.run("topics", "delete", "orders"),
             sidecar.run("topics", "delete-ledger", "orders", "-l", "1"),
         ):
-            assert refused.returncode == 1
+            assert refused.exit_code == 1
             assert "topicTwoPhaseDeletionEnabled" in refused.stderr
             assert "HTTP 405" in refused.stderr
 
 
 def test_a_port_that_is_taken_is_reported_before_anything_starts(cluster: ClusterUnderTest, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        ended = subprocess.run(
-            [sys.executable, "-m", "pulsar_sidecar", "serve", "--listen", f"127.0.0.1:{taken.getsockname()[1]}",
-             "--metadata-store-url", cluster.addresses.metadata_store_url],
-            capture_output=True, text=True, check=False, timeout=OPERATION_SECONDS, cwd=PROJECT,
-            env=inherited_environment(),
-        )  # fmt: skip
-    assert ended.returncode == 1
+        listen, store = f"127.0.0.1:{taken.getsockname()[1]}", cluster.addresses.metadata_store_url
+        ended = run_command("serve", "--listen", listen, "--metadata-store-url", store)
+    assert ended.exit_code == 1
     assert "cannot listen" in ended.stderr
