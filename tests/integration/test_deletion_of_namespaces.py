@@ -269,9 +269,8 @@ def test_a_deletion_survives_kills_of_any_member(scene: Scene, pytestconfig: pyt
     until_deleted(second, count // 4)
     first.kill()
     until_deleted(second, count // 2)
-    for broker in BROKERS:
-        scene.cluster.kill(broker)
-        scene.cluster.restart(broker)
+    scene.cluster.kill(BROKERS[1])
+    scene.cluster.restart(BROKERS[1])
     until_deleted(second, 3 * count // 4)
     scene.cluster.kill(BROKERS[0])
     second.kill()
