@@ -50,8 +50,8 @@ _PARTS = ("sidecar", "zookeeper", "bookie", "broker")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cancellations", type=int, default=100_000, help="open ones")
-    parser.add_argument("--retries", type=int, default=1_000_000, help="retries that are not due yet")
+    parser.add_argument("--cancellations", type=int, default=100_000, help="open ones; 0 leaves them out")
+    parser.add_argument("--retries", type=int, default=1_000_000, help="not due yet; 0 leaves them out")
     parser.add_argument("--seconds", type=int, default=180, help="how long each sidecar is left alone")
     add_cluster_argument(parser)
     add_control_argument(parser)
@@ -59,22 +59,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Iterator[Table]:
     with benchmark_sidecars(arguments.cluster) as (addresses, sidecars):
-        rows = []
-        for what, prepare, settings in (
-            ("nothing", sidecars.start_with_defaults, {}),
-            ("open cancellations", lambda: _cancel(addresses, sidecars, arguments.cancellations), CANCELLING),
-            ("retries", lambda: _publish(addresses, arguments.retries), {}),
+        sidecars.start_with_defaults(**CANCELLING)  # it makes the topics
+        sidecars.end_all()
+        for what, count, prepare in (
+            ("nothing", None, _nothing),
+            ("open cancellations", arguments.cancellations, _cancel),
+            ("waiting retries", arguments.retries, _publish),
         ):
-            prepare()
+            if count == 0:
+                continue
+            prepare(addresses, sidecars, count or 0)
             sidecars.end_all()
-            for version, environment in versions(arguments.control).items():
-                sidecar = sidecars.start_with_defaults_in(environment, **settings)
+            rows = []
+            for version, environment in versions(arguments.control if count else None).items():
+                sidecar = sidecars.start_with_defaults_in(environment, **CANCELLING)
                 wait_until_quiet(addresses)
-                rows.append((what, version, *_left_alone(addresses, sidecar, arguments.seconds)))
+                rows.append((version, *_left_alone(addresses, sidecar, arguments.seconds)))
                 sidecars.end_all()
-    header = ("beside", "version", "% of a core", "ZooKeeper", "bookies", "brokers", "resident MiB")
-    title = f"A sidecar left alone for {arguments.seconds} s beside {arguments.cancellations:,} open cancellations"
-    yield Table(f"{title} or {arguments.retries:,} waiting retries", header, rows)
+            header = ("", "% of a core", "ZooKeeper", "bookies", "brokers", "resident MiB")
+            yield Table(f"A sidecar left alone for {arguments.seconds} s beside {what}: {count or 0:,}", header, rows)
+
+
+def _nothing(*_: object) -> None:
+    """Nothing is to be prepared."""
 
 
 def _cancel(addresses: ClusterAddresses, sidecars: Sidecars, count: int) -> None:
@@ -90,7 +97,7 @@ def _cancel(addresses: ClusterAddresses, sidecars: Sidecars, count: int) -> None
                 raise RuntimeError(f"not all were cancelled: {answer.text[:500]}")
 
 
-def _publish(addresses: ClusterAddresses, count: int) -> None:
+def _publish(addresses: ClusterAddresses, _: Sidecars, count: int) -> None:
     client = PatientClient(addresses)
     topic = str(topic_name(DeletionTopic.RETRY))
     with closing(
