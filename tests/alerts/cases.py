@@ -60,7 +60,7 @@ CASES = [
         "PulsarSidecarDown",
         "sidecars-end",
         10,
-        "The sidecar at sidecar-1:8750 does not answer.",
+        "The sidecar at sidecar-1:8750 does not respond.",
         {"job": "pulsar-sidecar", "instance": "sidecar-1:8750"},
         until=9,
     ),

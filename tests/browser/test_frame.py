@@ -65,7 +65,7 @@ def test_a_live_part_that_cannot_be_read_again_stays_and_is_named_as_old(look: L
         assert "topic-1" in look.page.inner_text("#deletion")
         api.answers[path] = followed
         look.page.locator("#deletion", has_text="Not up to date").wait_for(state="detached")
-    wait_for(look, "#deletion", "Not up to date the sidecar does not answer")
+    wait_for(look, "#deletion", "Not up to date the sidecar does not respond")
     assert "topic-1" in look.page.inner_text("#deletion")
     look.complaints.clear()  # of the responses that failed
 

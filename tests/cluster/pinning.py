@@ -269,7 +269,7 @@ def last_ledger(pins: Pins, name: str) -> Pinned:
 def terminated(pins: Pins, name: str) -> Pinned:
     pinned = last_ledger(pins, name)
 
-    # A broker that trims now fails, and does not answer for the topic until the next load.
+    # A broker that trims now fails, and does not respond for the topic until the next load.
     def is_terminated() -> bool:
         if pins.workload.request("POST", pins.of(pinned.topic, "terminate")).ok:
             return True

@@ -62,7 +62,7 @@ class FakeSubject:
 
     def break_the_owner(self, topic: TopicName) -> None:
         assert self.owners.owner_url(topic)
-        self.owners.hooks.fail_next("views", TemporaryError("a broker does not answer"))
+        self.owners.hooks.fail_next("views", TemporaryError("a broker does not respond"))
 
 
 @dataclass(slots=True)

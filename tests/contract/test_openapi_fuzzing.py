@@ -79,7 +79,7 @@ def test_every_operation_of_an_open_sidecar() -> None:
 
 def test_every_operation_of_a_sidecar_that_demands_a_token() -> None:
     service = furnished()
-    service.deletion_state, service.deletion_reason = OperationState.RUNNING, "the broker does not answer"
+    service.deletion_state, service.deletion_reason = OperationState.RUNNING, "the broker does not respond"
     authentication = Authentication(TokenVerifier(secret_key(data_url(SECRET)), SystemClock()))
     with served(service, authentication) as server:
         service.ledger_answer = Redirect(server.url)

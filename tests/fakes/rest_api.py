@@ -128,7 +128,7 @@ class FakeBrowser:
     async def _elsewhere(self, method: str, url: str, authorization: str | None, body: Any) -> Answer:
         self.sent_elsewhere.append((method, url, authorization, body))
         if url not in self.others:
-            raise UnreachableError(f"{url} does not answer")
+            raise UnreachableError(f"{url} does not respond")
         return self.others[url]
 
     async def _send(self, method: str, target: str, body: bytes, headers: Mapping[str, str]) -> Shown:

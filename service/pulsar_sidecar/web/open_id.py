@@ -110,7 +110,7 @@ class SignInIssuer:
             )
             document = answer.json()
         except (requests.RequestException, OSError) as error:
-            raise UnreachableError(f"the issuer does not answer at {place} ({type(error).__name__})") from error
+            raise UnreachableError(f"the issuer does not respond at {place} ({type(error).__name__})") from error
         found = [document.get(name) for name in ("access_token", "id_token")] if isinstance(document, dict) else []
         tokens = [token for token in found if isinstance(token, str) and token]
         if answer.status_code != requests.codes.ok or not tokens:

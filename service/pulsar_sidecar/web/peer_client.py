@@ -32,5 +32,5 @@ class PeerClient:
             )
         except (requests.RequestException, OSError) as error:
             place = url.split("?")[0]
-            raise UnreachableError(f"the other sidecar does not answer at {place} ({type(error).__name__})") from error
+            raise UnreachableError(f"the other sidecar does not respond at {place} ({type(error).__name__})") from error
         return answer_of(response.status_code, response.content)

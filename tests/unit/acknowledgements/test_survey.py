@@ -65,9 +65,9 @@ def test_the_scope_is_a_topic_a_namespace_a_tenant_or_all(
 
 def test_unreadable_states_are_named(holes: StoredHoles) -> None:
     holes.cursor("billing", (1, 0), FOUR)
-    holes.cursors.unreadable = "the bookie does not answer"
+    holes.cursors.unreadable = "the bookie does not respond"
     found = holes.surveyor.survey(None)
-    assert (found.states, found.unreadable) == ((), (f"{ORDERS} billing: the bookie does not answer",))
+    assert (found.states, found.unreadable) == ((), (f"{ORDERS} billing: the bookie does not respond",))
     assert holes.cursors.asked == 3, "a cursor may just have moved to another ledger"
     holes.cursors.unreadable, holes.lengths.unreadable = None, "ledger 2 cannot be measured"
     assert holes.surveyor.survey(None).unreadable == (f"{ORDERS}: ledger 2 cannot be measured",)

@@ -66,7 +66,7 @@ def test_a_silent_bookie_is_asked_again_after_seconds(
         connections.read_many(bookie.bookie_id, LEDGER, [EntryId(0), EntryId(1)])
     asked = len(bookie.requests)
     for _ in range(3):
-        with pytest.raises(UnreachableError, match="did not answer a moment ago; try again in 15 s"):
+        with pytest.raises(UnreachableError, match="did not respond a moment ago; try again in 15 s"):
             read(connections, bookie.bookie_id, LEDGER, EntryId(0))
     assert len(bookie.requests) == asked == 1
     clock.advance_ms(15_000)

@@ -104,7 +104,7 @@ def test_a_bookie_without_a_service_names_the_setting(bookies: RegisteredBookies
     [
         ("GET /metrics", {}, "answered 500"),
         ("", {"GET /metrics": b"# nothing"}, "statsProviderClass"),
-        ("", {"GET /api/v1/config/server_config": b"<html>"}, "did not answer with JSON"),
+        ("", {"GET /api/v1/config/server_config": b"<html>"}, "returned no JSON"),
         ("", {"GET /api/v1/bookie/info": b"{}"}, "totalSpace"),
     ],
 )

@@ -41,7 +41,7 @@ def payload(entry_id: int) -> bytes:
 def bookies(described: LedgerMetadata) -> FakeBookies:
     """Each entry on the bookies of its write set."""
     fake = FakeBookies()
-    fake.silence = TemporaryError("a bookie does not answer")
+    fake.silence = TemporaryError("a bookie does not respond")
     for entry_id in range(COUNT):
         ensemble = [each for each in described.segments if each.first_entry_id <= entry_id][-1].ensemble
         for rank in range(described.write_quorum_size):
@@ -96,7 +96,7 @@ def test_an_entry_is_missing_only_if_every_bookie_lacks_it() -> None:
     fake.silent = {A}
     answer = read(fake, described)
     assert (answer.missing, list(answer.unreadable)) == (set(), [3])
-    assert "does not answer" in answer.unreadable[EntryId(3)]
+    assert "does not respond" in answer.unreadable[EntryId(3)]
 
 
 def test_when_no_bookie_answers_nothing_is_known() -> None:

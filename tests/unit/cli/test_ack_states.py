@@ -137,6 +137,6 @@ def test_the_fullest_come_first(shell: Terminal, holes: StoredHoles) -> None:
 
 def test_unreadable_states_set_the_exit_code(shell: Terminal, holes: StoredHoles) -> None:
     holes.cursor("billing", (1, 0), FOUR)
-    holes.cursors.unreadable = "the bookie does not answer"
+    holes.cursors.unreadable = "the bookie does not respond"
     ran = shell.run("subscriptions", "fullest", "public")
-    assert (ran.code, f"not read: {ORDERS} billing: the bookie does not answer" in ran.out) == (4, True)
+    assert (ran.code, f"not read: {ORDERS} billing: the bookie does not respond" in ran.out) == (4, True)

@@ -121,7 +121,7 @@ def test_an_end_that_is_not_known_is_never_a_success(terminal: Terminal, waiting
 def test_the_end_may_be_noted_a_moment_later(
     terminal: Terminal, waiting: FakeDeletionService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers = iter([NotFoundError("not noted yet"), TemporaryError("the brokers do not answer"), None])
+    answers = iter([NotFoundError("not noted yet"), TemporaryError("the brokers do not respond"), None])
 
     def look(operation_id: OperationId) -> FollowedDeletion:
         if (error := next(answers)) is not None:

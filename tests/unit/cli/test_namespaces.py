@@ -18,7 +18,7 @@ def test_command_follows_the_deletion_and_shows_progress(terminal: Terminal, ser
     service.namespace_statuses = [
         (OperationState.RUNNING, 0, None),
         (OperationState.RUNNING, 4, None),
-        TemporaryError("the metadata store does not answer"),
+        TemporaryError("the metadata store does not respond"),
         (OperationState.RUNNING, 8, "no broker answers"),
         (OperationState.DONE, 10, None),
     ]
@@ -27,7 +27,7 @@ def test_command_follows_the_deletion_and_shows_progress(terminal: Terminal, ser
     assert service.calls("delete_namespace") == [("public/old", True, None, False)]
     assert ran.err.splitlines() == [
         "topics of public/old deleted: 4 of 10; 30 ledgers recorded, 2 topics/s, 3 s left",
-        "waiting: the metadata store does not answer (HTTP 503)",
+        "waiting: the metadata store does not respond (HTTP 503)",
         "topics of public/old deleted: 8 of 10; 30 ledgers recorded, 4 topics/s, 0 s left",
         "waiting: no broker answers",
         "topics of public/old deleted: 10 of 10; 30 ledgers recorded, 5 topics/s, 0 s left",

@@ -148,13 +148,13 @@ def test_what_the_next_owner_cannot_do_is_a_warning(shell: Terminal, cluster: Fa
 
 
 def test_what_failed_is_not_known(shell: Terminal, cluster: FakeCluster) -> None:
-    cluster.failing = {ORDERS: TemporaryError("a bookie does not answer")}
+    cluster.failing = {ORDERS: TemporaryError("a bookie does not respond")}
     cluster.topics[IDLE] = None
     cluster.deletions = TemporaryError("no metadata store")
     ran = shell.run("rehearse", "broker", BROKER)
     assert ran.code == 4
     assert "6 delivered, unacknowledged messages delivered again on 1 topic; not known of 1 topic" in ran.out
-    assert f"not known: {ORDERS}: subscriptions: a bookie does not answer" in ran.out
+    assert f"not known: {ORDERS}: subscriptions: a bookie does not respond" in ran.out
     assert "not known: deletions: no metadata store" in ran.out
     assert "not known entries read to index delayed messages" not in ran.out
     assert "2 topics with clients, loaded again at once; not known of 1 topic" in ran.out

@@ -17,7 +17,7 @@ def test_command_repeats_the_call_until_done_and_shows_stages(terminal: Terminal
         *((stage, None) for stage in ShadowDeletionStage if stage is not ShadowDeletionStage.DONE),
         (ShadowDeletionStage.DONE, None),
     ]
-    service.shadow_answers[2:2] = [waiting, waiting, TemporaryError("the metadata store does not answer")]
+    service.shadow_answers[2:2] = [waiting, waiting, TemporaryError("the metadata store does not respond")]
     ran = terminal.run("topics", "delete-shadow", "orders-shadow", "--output", "json")
     assert (ran.code, json.loads(ran.out)["stage"]) == (0, "done")
     assert service.calls("delete_shadow") == [(parse_topic_name("orders-shadow"), None)] * 9
@@ -25,7 +25,7 @@ def test_command_repeats_the_call_until_done_and_shows_stages(terminal: Terminal
         "next: set infinite retention, so that brokers trim none of the source's ledgers",
         "next: remove it from the source's shadow topics, and unload the source",
         "waiting: the replicator is still connected",
-        "waiting: the metadata store does not answer (HTTP 503)",
+        "waiting: the metadata store does not respond (HTTP 503)",
         "next: remove the source's ledgers from the shadow's list",
         "next: have the broker delete the shadow",
         "next: check that every ledger of the source exists",
@@ -43,9 +43,9 @@ def test_a_refusal_ends_it(terminal: Terminal, service: FakeDeletionService) -> 
 
 
 def test_a_first_call_that_fails_ends_it(terminal: Terminal, service: FakeDeletionService) -> None:
-    service.shadow_answers = [TemporaryError("the brokers do not answer")]
+    service.shadow_answers = [TemporaryError("the brokers do not respond")]
     ran = terminal.run("topics", "delete-shadow", "orders-shadow")
-    assert (ran.code, "the brokers do not answer" in ran.err) == (1, True)
+    assert (ran.code, "the brokers do not respond" in ran.err) == (1, True)
 
 
 def test_when_the_time_is_over_it_names_the_next_step(terminal: Terminal, service: FakeDeletionService) -> None:

@@ -89,7 +89,7 @@ def test_a_cluster_that_is_well_has_nothing_but_good_findings() -> None:
             "warning", "broker settings", "a node (juteMaxBufferBytes=1048575) has room for 32,735 ranges",
             "jute.maxbuffer",
         ),
-        (with_store(servers={"z:2181": AWAY}), "warning", "metadata store", "z:2181 does not answer", "start it"),
+        (with_store(servers={"z:2181": AWAY}), "warning", "metadata store", "z:2181 does not respond", "start it"),
         (
             with_store(servers={"z:2181": StoreServer("3.5.9", "leader")}),
             "failed", "metadata store", "ZooKeeper 3.5.9", "upgrade",
@@ -105,10 +105,10 @@ def test_a_cluster_that_is_well_has_nothing_but_good_findings() -> None:
         (with_store(ahead_seconds=-90.2), "warning", "clocks", "this machine's clock is 90 s behind", "chrony"),
         (with_store(ahead_seconds=AWAY), "warning", "clocks", "could not examine", "run this again"),
         (with_broker(ahead_seconds=5.0), "warning", "clocks", "broker-2:8080 is 5 s ahead of", "chrony"),
-        (with_brokers(addresses={"http://b": AWAY}), "failed", "brokers", "http://b does not answer", "webServiceUrl"),
+        (with_brokers(addresses={"http://b": AWAY}), "failed", "brokers", "http://b does not respond", "webServiceUrl"),
         (with_brokers(registered=()), "failed", "brokers", "no broker is registered", "start the brokers"),
         (with_brokers(registered=AWAY), "warning", "brokers", "could not examine the list", "run this again"),
-        (with_broker(version=AWAY), "warning", "brokers", "broker-2:8080 does not answer", "start it again"),
+        (with_broker(version=AWAY), "warning", "brokers", "broker-2:8080 does not respond", "start it again"),
         (with_broker(version="2.10.6"), "warning", "brokers", "broker-2:8080 runs Pulsar 2.10.6", "test cluster"),
         (with_broker(version=None), "warning", "brokers", "runs Pulsar an unknown version", "test cluster"),
         (with_brokers(mismatch="theirs is x; set y"), "failed", "brokers", "theirs is x", "set y"),
@@ -132,7 +132,7 @@ def test_a_cluster_that_is_well_has_nothing_but_good_findings() -> None:
         (replace(WELL, bookies=AWAY), "warning", "bookies", "the list of bookies", "run this again"),
         (
             replace(WELL, bookies=[BookieFacts("b:1", False, AWAY)]),
-            "warning", "bookies", "b:1 does not answer", "reach its port",
+            "warning", "bookies", "b:1 does not respond", "reach its port",
         ),
         (replace(WELL, bookies=[BookieFacts("b:1", True, None)]), "warning", "bookies", "read-only", "free space"),
         (

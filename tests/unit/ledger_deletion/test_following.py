@@ -138,12 +138,12 @@ def test_listing_that_failed_is_not_the_absence_of_a_running_deletion(fake_pulsa
 @pytest.mark.parametrize(
     ("before", "now", "same"),
     [
-        ("the broker does not answer", "the broker does not answer", True),
+        ("the broker does not respond", "the broker does not respond", True),
         ("10 bytes are not a ManagedLedgerInfo", "12 bytes are not a ManagedLedgerInfo", True),
         ("/managed-ledgers/t/n/persistent/a-1 still exists", "/managed-ledgers/t/n/persistent/a-2 still exists", True),
         ("broker-1:8080 answered 503", "broker-2:8080 answered 503", True),
-        ("the broker does not answer", "the metadata store does not answer", False),
-        ("", "the metadata store does not answer", False),
+        ("the broker does not respond", "the metadata store does not respond", False),
+        ("", "the metadata store does not respond", False),
     ],
 )
 def test_failures_are_the_same_apart_from_words_with_digits(before: str, now: str, same: bool) -> None:

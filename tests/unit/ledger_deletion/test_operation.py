@@ -35,7 +35,7 @@ OPERATION = Operation(
     incarnations={"/a": 1, "/b": 2},
     recorded=("1", "2"),
     attempts=4,
-    last_reason="the broker does not answer",
+    last_reason="the broker does not respond",
     not_before_ms=12,
 )
 DOCUMENT = {
@@ -48,7 +48,7 @@ DOCUMENT = {
     "incarnations": {"/a": 1, "/b": 2},
     "recorded": ["1", "2"],
     "attempts": 4,
-    "lastReason": "the broker does not answer",
+    "lastReason": "the broker does not respond",
     "notBeforeMs": 12,
 }
 

@@ -200,7 +200,7 @@ def test_a_deletion_is_promised_while_brokers_hang(fake_pulsar: FakePulsar, topi
     with pytest.raises(TemporaryError, match="not ready yet"):
         delete(service, topic)  # records have never been taken: it may be for ever
     service._runtime.was_ready.set()
-    fake_pulsar.topics.hooks.fail_next("publish", TemporaryError("brokers do not answer"), times=100)
+    fake_pulsar.topics.hooks.fail_next("publish", TemporaryError("brokers do not respond"), times=100)
     assert delete(service, topic).state is OperationState.RUNNING
     assert len(fake_pulsar.store.children(OPERATIONS) or []) == 1
 
@@ -277,14 +277,14 @@ def test_a_scrape_does_not_wait_for_brokers_that_hang(fake_pulsar: FakePulsar) -
 
 
 class FailingRelease(Steps):
-    """The metadata store does not answer when an operation is let go."""
+    """The metadata store does not respond when an operation is let go."""
 
     releases = 0
 
     def about_to(self, step: Step) -> None:
         if step is Step.OPERATION_RELEASED:
             self.releases += 1
-            raise TemporaryError("the metadata store does not answer")
+            raise TemporaryError("the metadata store does not respond")
 
 
 def test_a_deletion_is_let_go_once() -> None:
@@ -293,7 +293,7 @@ def test_a_deletion_is_let_go_once() -> None:
     topic = fake_pulsar.topic("persistent://public/default/orders")
     fake_pulsar.admin.miss_next()
     service = ready_service(fake_pulsar, steps=steps)
-    with pytest.raises(TemporaryError, match="does not answer"):
+    with pytest.raises(TemporaryError, match="does not respond"):
         delete(service, topic)
     assert steps.releases == 1
 
@@ -443,7 +443,7 @@ def test_the_caller_learns_that_the_deletion_was_abandoned_and_one_note_is_kept(
 
 @dataclass
 class HangingSteps(Steps):
-    """The cluster does not answer to one step until the test wants it."""
+    """The cluster does not respond to one step until the test wants it."""
 
     step: Step
     hangs: Callable[[], object] = bool

@@ -166,7 +166,7 @@ def test_callers_at_the_same_time_share_one_walk_even_of_minutes(ledgers: Ledger
 
 def test_interrupted_walk_raises(bookies: FakeBookies) -> None:
     def breaking() -> "list[tuple[LedgerId, bytes]]":
-        raise TemporaryError("ZooKeeper does not answer")
+        raise TemporaryError("ZooKeeper does not respond")
 
     with pytest.raises(TemporaryError):
         BookiesReader(lambda: iter(breaking()), bookies, FakeClock()).bookies()

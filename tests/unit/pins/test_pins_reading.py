@@ -146,7 +146,7 @@ def test_missing_topic_is_not_found_and_failed_read_is_an_error(cluster: PinnedC
     with pytest.raises(NotFoundError):
         cluster.reader.topic(TOPIC)
     cluster.topic(1, 2)
-    cluster.store.fail_next("read_many", TemporaryError("ZooKeeper does not answer"))
+    cluster.store.fail_next("read_many", TemporaryError("ZooKeeper does not respond"))
     with pytest.raises(TemporaryError):
         cluster.reader.topic(TOPIC)
 

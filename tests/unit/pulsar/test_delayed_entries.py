@@ -42,7 +42,7 @@ class StoredTopic:
 
     def __init__(self) -> None:
         self.store, self.bookies, self.rest = FakeMetadataStore(), FakeBookies(), FakeAdminRest()
-        self.bookies.silence = TemporaryError("a bookie does not answer")
+        self.bookies.silence = TemporaryError("a bookie does not respond")
         self.bulk = BookieEntries(self.bookies)
         self.list_ledgers({})
         ensemble = (A, B)
@@ -137,7 +137,7 @@ def test_unresponsive_bookie_is_not_absence(topic: StoredTopic) -> None:
     topic.bookies.silent = {A}
     answer = topic.read(at(CLOSED, 4))
     assert isinstance(answer, Unreadable)
-    assert "does not answer" in answer.reason
+    assert "does not respond" in answer.reason
     assert topic.rest.asked == []
 
 
@@ -273,5 +273,5 @@ def test_each_segment_of_a_bucket_is_a_span() -> None:
     first, second = LedgerId(1), LedgerId(2)
     spans = (DueSpan(frozenset({first, second}), 6_000), DueSpan(frozenset({second}), 9_000))
     assert dues(None, indexes).spans(TOPIC) == {LedgerId(20): spans}
-    store.fail_next("children", TemporaryError("ZooKeeper does not answer"))
+    store.fail_next("children", TemporaryError("ZooKeeper does not respond"))
     assert dues(None, indexes).spans(TOPIC) == {}

@@ -43,7 +43,7 @@ def test_an_answer_that_came_late_is_not_given_to_the_next_topic(broker: BinaryB
 
     broker.on(KINDS.LOOKUP, late)
     with owners_at(broker) as owners:
-        with pytest.raises(TemporaryError, match="did not answer"):
+        with pytest.raises(TemporaryError, match="did not respond"):
             owners.of(TOPICS[0])
         assert owners.of(TOPICS[1]) == BrokerAddress(owner(str(TOPICS[1])))
     assert broker.connections == 2, "a connection with an unanswered request is not used again"

@@ -206,10 +206,10 @@ def test_an_approved_plan_is_sent_and_followed(kept: Kept, plan: str) -> None:
 
 
 def test_a_plan_that_was_not_sent_to_its_end_reports_why_and_is_resumed(kept: Kept, plan: str) -> None:
-    kept.audits.failure = TemporaryError("the brokers do not answer")
+    kept.audits.failure = TemporaryError("the brokers do not respond")
     assert kept.approve(plan).status == 202
     until(lambda: _state(kept)() == "incomplete", "it failed")
-    assert kept.json("/application")["failure"] == "the brokers do not answer"
+    assert kept.json("/application")["failure"] == "the brokers do not respond"
     kept.audits.failure = ValueError("a defect")
     assert kept.approve(plan).status == 202
     until(lambda: "log has the details" in (kept.json("/application")["failure"] or ""), "it failed again")

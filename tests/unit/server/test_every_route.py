@@ -232,7 +232,7 @@ def test_an_encoded_name_is_the_topics_that_the_route_reads(gated: GatedApp) -> 
 
 
 def test_rights_that_cannot_be_read_refuse_for_now() -> None:
-    failing = FakeTenantPolicies(failure=TemporaryError("ZooKeeper does not answer"))
+    failing = FakeTenantPolicies(failure=TemporaryError("ZooKeeper does not respond"))
     routers = [routes for entry in FEATURES for routes in entry.routes([Owners()] * len(entry.routers))]
     gated = GatedApp(Rights(ROLES, failing), routers)
     assert gated.ask("DELETE", "/admin/v2/persistent/t/n/x", CALLERS["admin"]) == 503

@@ -150,7 +150,7 @@ def test_part_is_deleted_for_all_without_authentication() -> None:
 
 
 def test_rights_that_cannot_be_read_keep_the_request() -> None:
-    passing = passing_app(Rights(ROLES, FakeTenantPolicies(failure=TemporaryError("ZooKeeper does not answer"))))
+    passing = passing_app(Rights(ROLES, FakeTenantPolicies(failure=TemporaryError("ZooKeeper does not respond"))))
     assert passing.delete(SUBSCRIPTION, "admin") == 503
     assert passing.brokers.passed == []
 

@@ -94,7 +94,7 @@ def test_permission_elsewhere_grants_no_right() -> None:
 
 
 def test_unreadable_policies_are_not_treated_as_missing() -> None:
-    rights = Rights(ROLES, FakeTenantPolicies(failure=TemporaryError("ZooKeeper does not answer")))
+    rights = Rights(ROLES, FakeTenantPolicies(failure=TemporaryError("ZooKeeper does not respond")))
     with pytest.raises(TemporaryError, match="ZooKeeper"):
         rights.require(caller("admin"), Right.CHANGE, OF_TOPIC)
 

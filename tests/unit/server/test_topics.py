@@ -153,7 +153,7 @@ def test_other_paths_and_methods_find_nothing(
 
 def test_a_deletion_that_goes_on_is_answered_with_its_state(service: FakeDeletionService, server: Served) -> None:
     service.deletion_state = OperationState.RUNNING
-    service.deletion_reason = "the broker does not answer"
+    service.deletion_reason = "the broker does not respond"
     answer = server.ask("DELETE", f"{V2}/orders")
     assert answer.status == 202
     deletion = service.delete_topic(topic("orders"), partitioned=False, force=False, requested_by=None)

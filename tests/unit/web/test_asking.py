@@ -162,7 +162,7 @@ def test_a_redirect_to_another_address_gets_nothing(browser: FakeBrowser) -> Non
 
 def test_a_sidecar_that_does_not_answer_is_a_problem_of_the_page(browser: FakeBrowser) -> None:
     ready(browser).api.answers[f"GET {LEAKS}"] = (307, ELSEWHERE)
-    assert "does not answer" in browser.get("/ui/read").text
+    assert "does not respond" in browser.get("/ui/read").text
 
 
 def test_a_defect_of_a_page_names_the_request(browser: FakeBrowser) -> None:

@@ -115,9 +115,9 @@ def test_rows_are_paged_and_only_read_once(browser: FakeBrowser) -> None:
 
 
 def test_unreadable_parts_are_shown(browser: FakeBrowser) -> None:
-    browser.api.answers[CALENDAR] = (503, {"reason": "the metadata store does not answer"})
+    browser.api.answers[CALENDAR] = (503, {"reason": "the metadata store does not respond"})
     shown = browser.get("/ui/delayed")
-    assert (shown.status, "Could not be read the metadata store does not answer" in shown.words) == (200, True)
+    assert (shown.status, "Could not be read the metadata store does not respond" in shown.words) == (200, True)
 
 
 def test_a_topic_has_buckets_and_their_health(topic: FakeBrowser) -> None:

@@ -45,5 +45,5 @@ def test_another_sidecar_judges_the_caller_by_the_token(other: tuple[FakeDeletio
 
 
 def test_unreachable_peer_is_reported_without_its_query() -> None:
-    with pytest.raises(UnreachableError, match=r"does not answer at http://127\.0\.0\.1:1/x \("):
+    with pytest.raises(UnreachableError, match=r"does not respond at http://127\.0\.0\.1:1/x \("):
         ask("GET", "http://127.0.0.1:1/x?secret=1")

@@ -70,10 +70,10 @@ def test_the_command_has_the_filters_of_the_page(many: FakeBrowser) -> None:
 
 
 def test_unreadable_subscriptions_are_shown_as_unreadable(many: FakeBrowser) -> None:
-    many.api.answers[STORED] = (503, {"reason": "the metadata store does not answer"})
+    many.api.answers[STORED] = (503, {"reason": "the metadata store does not respond"})
     shown = many.get("/ui/subscriptions")
     assert shown.status == 200
-    assert "the metadata store does not answer" in shown.words
+    assert "the metadata store does not respond" in shown.words
 
 
 @pytest.fixture

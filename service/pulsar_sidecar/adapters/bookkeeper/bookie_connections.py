@@ -168,7 +168,9 @@ class BookieConnections:
         """
         since = self._silent_since.get(bookie)
         if since is not None and self._clock.monotonic_seconds() - since < _SILENT_SECONDS:
-            raise UnreachableError(f"bookie {bookie} did not answer a moment ago; try again in {_SILENT_SECONDS:.0f} s")
+            raise UnreachableError(
+                f"bookie {bookie} did not respond a moment ago; try again in {_SILENT_SECONDS:.0f} s"
+            )
         try:
             yield
         except UnreachableError as error:
@@ -198,7 +200,7 @@ class BookieConnections:
             found = converse(connection)
         except OSError as error:
             connection.close()
-            raise BrokenConnectionError(f"bookie {bookie} did not answer ({error}); try again") from error
+            raise BrokenConnectionError(f"bookie {bookie} did not respond ({error}); try again") from error
         except TemporaryError:
             connection.close()
             raise

@@ -118,7 +118,7 @@ class RegisteredBookies:
         try:
             document = answer.json()
         except ValueError as error:
-            raise TemporaryError(f"{url}{path} did not answer with JSON; try again") from error
+            raise TemporaryError(f"{url}{path} returned no JSON; try again") from error
         return document if isinstance(document, dict) else {}
 
     def _get(self, url: str, path: str, give_up: float) -> requests.Response:

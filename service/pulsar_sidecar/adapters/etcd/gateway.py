@@ -332,7 +332,7 @@ class EtcdGateway:
 
     def _unreachable(self, what: str, error: Exception) -> TemporaryError:
         return UnreachableError(
-            f"could not {what}: etcd at {','.join(self.endpoints)} did not answer ({error}); "
+            f"could not {what}: etcd at {','.join(self.endpoints)} did not respond ({error}); "
             "check that it runs and is reachable"
         )
 

@@ -25,7 +25,7 @@ class RuntimeConfiguration:
 
     def __init__(self, document: object) -> None:
         if not isinstance(document, dict):
-            raise TemporaryError("a broker did not answer with its runtime configuration; try again")
+            raise TemporaryError("a broker returned no runtime configuration; try again")
         self.settings: Mapping[str, object] = document
 
     @classmethod

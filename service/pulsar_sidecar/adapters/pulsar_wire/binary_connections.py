@@ -439,7 +439,7 @@ class TopicOwners:
             with self._connections.using(place) as connection:
                 answer = connection.request(lookup, api.BaseCommand.LOOKUP_RESPONSE, doing).lookupTopicResponse
         except OSError as error:
-            raise TemporaryError(f"{doing}: the broker did not answer ({error}); try again") from error
+            raise TemporaryError(f"{doing}: the broker did not respond ({error}); try again") from error
         if answer.response == api.CommandLookupTopicResponse.Failed:
             raise server_error(doing, answer)
         return answer

@@ -110,7 +110,7 @@ def _cause(error: Exception) -> str:
     if isinstance(error, exceptions.UnimplementedError):
         return "this ZooKeeper does not know the request; it takes version 3.6 or later"
     if is_lost(error):
-        return f"ZooKeeper did not answer ({name}); check that it runs and is reachable"
+        return f"ZooKeeper did not respond ({name}); check that it runs and is reachable"
     return f"ZooKeeper answered {name}"
 
 

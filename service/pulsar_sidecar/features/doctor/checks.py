@@ -69,7 +69,7 @@ def _servers(store: StoreFacts) -> Iterator[Finding]:
     for address, server in store.servers.items():
         if isinstance(server, SidecarError):
             remedy = "start it, or take it out of metadataStoreUrl"
-            yield Finding(Level.WARNING, STORE, f"the server {address} does not answer: {_reason(server)}", remedy)
+            yield Finding(Level.WARNING, STORE, f"the server {address} does not respond: {_reason(server)}", remedy)
         elif server.version is None:
             yield Finding(Level.OK, STORE, f"the server {address} answers, and does not report its version")
         elif _numbers(server.version) < (oldest := _OLDEST[server.product]):
@@ -90,7 +90,7 @@ def _brokers(brokers: BrokersFacts) -> Iterator[Finding]:
             yield Finding(Level.OK, BROKERS, f"{address} answers")
         elif not _refuses(failure):
             remedy = "start a broker there, or correct webServiceUrl and brokerServiceUrl, and the tls* settings"
-            yield Finding(Level.FAILED, BROKERS, f"{address} does not answer: {_reason(failure)}", remedy)
+            yield Finding(Level.FAILED, BROKERS, f"{address} does not respond: {_reason(failure)}", remedy)
     match brokers.registered:
         case SidecarError() as error:
             yield _not_examined(BROKERS, "the list of brokers", error)
@@ -116,7 +116,7 @@ def _versions(brokers: Sequence[BrokerFacts]) -> Iterator[Finding]:
     for broker in brokers:
         if isinstance(broker.version, SidecarError):
             remedy = "start it again; its registration ends with its session"
-            yield Finding(Level.WARNING, BROKERS, f"{broker.name} does not answer: {_reason(broker.version)}", remedy)
+            yield Finding(Level.WARNING, BROKERS, f"{broker.name} does not respond: {_reason(broker.version)}", remedy)
         else:
             by_version.setdefault(broker.version or "an unknown version", []).append(broker.name)
     for version, names in by_version.items():
@@ -192,7 +192,7 @@ def _bookies(bookies: OrError[Sequence[BookieFacts]]) -> Iterator[Finding]:
                 if bookie.failure is not None:
                     remedy = "start it, and let this machine reach its port"
                     yield Finding(
-                        Level.WARNING, BOOKIES, f"{bookie.name} does not answer: {_reason(bookie.failure)}", remedy
+                        Level.WARNING, BOOKIES, f"{bookie.name} does not respond: {_reason(bookie.failure)}", remedy
                     )
                 elif bookie.read_only:
                     remedy = "free space on its disks, or add bookies"

@@ -40,10 +40,10 @@ _ENDS = {
 _SHOWN = 20
 _VERIFY_EXIT_CODES = (
     "Exit codes: 0 clean; 2 there are findings; 1 nothing was found, but not everything could be read, "
-    "or wrong usage or an error, the reason is on standard error; 3 ZooKeeper does not answer."
+    "or wrong usage or an error, the reason is on standard error; 3 ZooKeeper does not respond."
 )
 _EXTRACT_EXIT_CODES = (
-    "Exit codes: 0 done; 1 wrong usage or an error, the reason is on standard error; 3 ZooKeeper does not answer."
+    "Exit codes: 0 done; 1 wrong usage or an error, the reason is on standard error; 3 ZooKeeper does not respond."
 )
 _DUPLICATES_EXIT_CODES = (
     "Exit codes: 0 clean; 2 there are findings; 1 nothing was found, but not everything could be read, "

@@ -60,7 +60,7 @@ def end_protection(store: MetadataStore, ledger_id: LedgerId) -> bool:
             return False
         case DeletionResult.CONFLICT | DeletionResult.UNKNOWN | DeletionResult.NOT_SENT:
             raise OutcomeUnknownError(
-                f"the metadata store did not answer whether the protection of ledger {ledger_id} ended; repeat the call"
+                f"the metadata store did not say whether the protection of ledger {ledger_id} ended; repeat the call"
             )
 
 
@@ -124,7 +124,7 @@ def undelete(
         readable = False
     if not readable and not force:
         raise ConflictError(
-            f"bookies no longer hold the entries of ledger {ledger_id}, or did not answer; "
+            f"bookies no longer hold the entries of ledger {ledger_id}, or did not respond; "
             "force restores its metadata only"
         )
     protected_until_ms = store.now_ms() + protection_ms

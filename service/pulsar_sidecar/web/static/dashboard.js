@@ -38,7 +38,7 @@ document.addEventListener("htmx:finally:request", (event) => {
     note = document.getElementById("outdated").content.firstElementChild.cloneNode(true);
     part.prepend(note);
   }
-  const why = response ? `the sidecar answered with status ${response.status}` : "the sidecar does not answer";
+  const why = response ? `the sidecar answered with status ${response.status}` : "the sidecar does not respond";
   note.querySelector(".why").textContent = `${why}; what follows is what it answered before`;
 });
 

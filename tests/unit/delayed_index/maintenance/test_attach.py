@@ -129,8 +129,8 @@ def test_a_loaded_topic_is_refused_with_what_to_do() -> None:
 
 
 def test_brokers_that_cannot_all_be_asked_change_nothing() -> None:
-    setup = Setup(TemporaryError("a broker does not answer"))
-    refused(setup, setup.change({NEW: 46}), TemporaryError, "does not answer")
+    setup = Setup(TemporaryError("a broker does not respond"))
+    refused(setup, setup.change({NEW: 46}), TemporaryError, "does not respond")
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_a_lost_answer_that_cannot_be_looked_up_is_not_known(setup: Setup) -> No
 
 
 def test_failed_check_after_the_change_is_outcome_unknown() -> None:
-    setup = Setup(None, TemporaryError("a broker does not answer"))
+    setup = Setup(None, TemporaryError("a broker does not respond"))
     with pytest.raises(OutcomeUnknownError, match=r"was changed.*delayed-index show"):
         setup.pointers.change(setup.change({NEW: 46}))
     assert setup.named() == {str(THERE): 31, str(NEW): 46}

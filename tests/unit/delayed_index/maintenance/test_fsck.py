@@ -279,7 +279,7 @@ def test_a_topic_whose_messages_cannot_be_read_is_checked_but_for_them(index: Ch
     damage.overlap(index)
 
     def fail() -> None:
-        raise TemporaryError("the metadata store does not answer")
+        raise TemporaryError("the metadata store does not respond")
 
     index.messages.before = fail
     report = check(index)

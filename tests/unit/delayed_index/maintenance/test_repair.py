@@ -327,8 +327,8 @@ def test_an_orphan_of_which_not_every_bit_is_right_is_handed_over(setup: Setup, 
     [
         (hide_a_message, "message 7:3: its bookies are away"),
         (
-            partial(fail_to_read, error=TemporaryError("the metadata store does not answer")),
-            "the messages of .* cannot be read: the metadata store does not answer",
+            partial(fail_to_read, error=TemporaryError("the metadata store does not respond")),
+            "the messages of .* cannot be read: the metadata store does not respond",
         ),
         (damage.lose_bookies, "entry 100:1: no bookie answers"),
         (damage.lose_bookies_of_entry_0, "entry 100:0: no bookie answers"),

@@ -65,7 +65,7 @@ FACTS_SECONDS = 10.0
 _ATTEMPTS = 3
 """Number of decisions on a record whose nodes change meanwhile, before the record goes to the retry topic."""
 _CHANGED = RetryLater(OutcomeReason.CHANGED_MEANWHILE, "its nodes changed at each attempt")
-_UNANSWERED = RetryLater(OutcomeReason.OUTCOME_UNKNOWN, "the metadata store did not answer; the ledger may be gone")
+_UNANSWERED = RetryLater(OutcomeReason.OUTCOME_UNKNOWN, "the metadata store did not respond; the ledger may be gone")
 
 
 @dataclass(slots=True)
@@ -294,7 +294,7 @@ class PendingDeletionProcessor:
         try:
             return self.store.delete_many(deletions, attempt.may_send)
         except (TemporaryError, OutcomeUnknownError) as error:
-            self.warn(f"the metadata store did not answer {format_count(len(deletions), 'deletion')}: {error}")
+            self.warn(f"no response from the metadata store to {format_count(len(deletions), 'deletion')}: {error}")
             return [DeletionResult.UNKNOWN] * len(deletions)
 
     def _deleted(self, batch: Batch, evaluation: Evaluation) -> None:
