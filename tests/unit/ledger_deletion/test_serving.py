@@ -460,7 +460,7 @@ def test_a_deletion_answers_in_time_though_the_cluster_hangs_and_goes_on(
 ) -> None:
     steps = HangingSteps(Step.BROKER_ASKED)
     service = ready_service(fake_pulsar, steps=steps)
-    monkeypatch.setattr(serving, "_LAST_ATTEMPT_SECONDS", 0.05)
+    monkeypatch.setattr(serving, "_LAST_ATTEMPT_SECONDS", 0.5)
     status = delete(service, topic)
     assert (status.state, "registered as writable: 1 of 1" in (status.reason or "")) == (OperationState.RUNNING, True)
     assert [each.operation_id for each in service.topic_deletions()] == [status.operation_id]
@@ -473,7 +473,7 @@ def test_a_deletion_answers_in_time_though_the_metadata_store_does_not(
 ) -> None:
     steps = HangingSteps(Step.BROKER_ASKED, lambda: fake_pulsar.store.fail_next("read", TemporaryError("no session")))
     service = ready_service(fake_pulsar, steps=steps)
-    monkeypatch.setattr(serving, "_LAST_ATTEMPT_SECONDS", 0.05)
+    monkeypatch.setattr(serving, "_LAST_ATTEMPT_SECONDS", 0.5)
     status = delete(service, topic)
     assert (status.state, status.reason) == (OperationState.RUNNING, NO_ANSWER)
     steps.answers.set()

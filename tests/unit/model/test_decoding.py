@@ -51,6 +51,12 @@ def test_every_struct_is_decodable_from_the_beginning() -> None:
     for module in pkgutil.walk_packages(pulsar_sidecar.__path__, "pulsar_sidecar."):
         if "_pb2" not in module.name and not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    ours = {each for each in structs() if each.__module__.startswith("pulsar_sidecar.")}
+    # What `defstruct` makes of a dataclass has no class statement; it is encoded only.
+    ours = {
+        each
+        for each in structs()
+        if each.__module__.startswith("pulsar_sidecar.")
+        and f"class {each.__name__}" in inspect.getsource(sys.modules[each.__module__])
+    }
     assert len(ours) > 20
     assert {each for each in ours if "@decodable" not in inspect.getsource(each)} == set()
