@@ -11,6 +11,7 @@ Due times come only from the bookies (`BookieDelayTimes`, `StoredDueTimes`): a b
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from pyroaring import BitMap
@@ -46,15 +47,7 @@ _Wanted = dict[LedgerId, dict[EntryId, Position]]
 _Keep = Callable[[bytes], EntryAnswer]
 
 
-def _whole(payload: bytes) -> EntryAnswer:
-    return _kept(payload, entry_facts)
-
-
-def _decisive(payload: bytes) -> EntryAnswer:
-    return _kept(payload, decisive_facts)
-
-
-def _kept(payload: bytes, read: Callable[[bytes], EntryFacts]) -> EntryAnswer:
+def _kept(read: Callable[[bytes], EntryFacts], payload: bytes) -> EntryAnswer:
     try:
         return read(payload)
     except UndecodableError as error:
@@ -88,7 +81,7 @@ class BulkDelayedEntries:
         wanted: _Wanted = defaultdict(dict)
         for position in positions:
             wanted[position.ledger_id][position.entry_id] = position
-        keep = _decisive if only_decisive else _whole
+        keep = partial(_kept, decisive_facts if only_decisive else entry_facts)
         remembered = self._read_cached(topic, wanted, keep, max_age_seconds) if max_age_seconds > 0 else None
         return self._read_freshly(topic, wanted, keep) if remembered is None else remembered
 
