@@ -125,7 +125,7 @@ def test_after_a_long_absence_calls_fail_at_once_and_then_recover(
                 store.delete_many([GuardedDeletion("/a", V0)])
             with pytest.raises(TemporaryError, match="no connection"):
                 store.write("/a", b"", V0)
-        assert elapsed_seconds(started) < 10 * PATIENCE_SECONDS, "thirty calls did not wait"
+        assert elapsed_seconds(started) < 1
     finally:
         zookeeper.restart()
     wait_until_it_answers(store)
@@ -180,7 +180,7 @@ def test_deletions_in_flight_when_the_connection_breaks_are_unknown(
         started = CLOCK.monotonic_seconds()
         try:
             assert deleting.result() == [DeletionResult.UNKNOWN] * 2_000
-            assert elapsed_seconds(started) < PATIENCE_SECONDS
+            assert elapsed_seconds(started) < 1
         finally:
             zookeeper.restart()
     wait_until_it_answers(store)

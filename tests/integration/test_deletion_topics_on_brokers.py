@@ -289,7 +289,7 @@ def test_brokers_that_do_not_answer_leave_the_outcome_unknown_and_the_publisher_
     finally:
         for name in frozen:
             cluster.cont(name)
-    until(lambda: all(each.stored for each in publisher.publish(keyed("k", 10, 5))), "brokers store records again")
+    until(lambda: all(each.stored for each in publisher.publish(keyed("k", 10, 5))), "brokers store records again", 60)
     publisher.close()
     expected = {b"%d" % number for number in (*range(5), *range(10, 15))}
     assert receive_all(connected.topics.pending(), expected) >= expected

@@ -54,8 +54,8 @@ class _PlainLine(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 _decoded_plainly: Final = msgspec.json.Decoder(_PlainLine).decode
-_OutcomeLine: Final = msgspec.defstruct(
-    "_OutcomeLine", [field.name for field in fields(MessageOutcome)], rename="camel"
+_OutcomeLine: Final = decodable(
+    msgspec.defstruct("_OutcomeLine", [field.name for field in fields(MessageOutcome)], rename="camel")
 )
 _ENCODER: Final = msgspec.json.Encoder()
 
