@@ -7,6 +7,7 @@ result would make a live ledger look like an orphan.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TypeVar
 
 from pulsar_sidecar.model.errors import UndecodableError
@@ -53,7 +54,7 @@ class LedgerReference:
 
 @dataclass(frozen=True, slots=True)
 class ManagedLedgerReferences:
-    """References of a ``ManagedLedgerInfo`` node, in the order of the list."""
+    """References of a ``ManagedLedgerInfo`` node; its ledgers ascend."""
 
     ledgers: Mapping[LedgerId, LedgerReference] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -85,7 +86,9 @@ def managed_ledger_references(data: bytes) -> ManagedLedgerReferences:
     parents of managed ledgers look the same.
     """
     info = decode_exactly(ml.ManagedLedgerInfo, unwrap(data))
-    ledgers = _distinct((_ledger_id(ledger.ledgerId), _ledger_reference(ledger)) for ledger in info.ledgerInfo)
+    listed = _distinct((_ledger_id(ledger.ledgerId), _ledger_reference(ledger)) for ledger in info.ledgerInfo)
+    # A broker that offloads stores the list in a hash map's order (``ManagedLedgerImpl.transformLedgerInfo``).
+    ledgers = dict(sorted(listed.items(), key=itemgetter(0)))
     return ManagedLedgerReferences(ledgers, _texts(info.properties), info.HasField("terminatedPosition"))
 
 
