@@ -547,6 +547,7 @@ class Runtime:
     def _consume(self, processor: PendingDeletionProcessor, pending: PendingDeletions) -> None:
         clock, late_ms = self.ports.clock, self.configuration.watchdog_late_ms
         next_look = clock.monotonic_seconds() + late_ms / 1000
+        next_check = -math.inf
         while not self.stop.is_set():
             if self._is_paused():
                 clock.wait_seconds(_PAUSED_LOOK_SECONDS, self.stop)
@@ -556,7 +557,11 @@ class Runtime:
                 # The pause came while this sidecar was waiting for messages; brokers redeliver them later.
                 pending.postpone(deliveries)
                 continue
-            self._check_migration()
+            now = clock.monotonic_seconds()
+            # A consumer at rest returns several times a second.
+            if deliveries or now >= min(next_look, next_check):
+                self._check_migration()
+                next_check = now + _UPKEEP_SECONDS
             if deliveries:
                 self._process(processor, pending, deliveries)
             if clock.monotonic_seconds() >= next_look:
