@@ -4,7 +4,7 @@ import threading
 
 import pytest
 from pulsar_sidecar.features.ledger_deletion.ports import Backlog
-from pulsar_sidecar.features.ledger_deletion.workflow.runtime import MAX_AGE_MS, BacklogCache
+from pulsar_sidecar.features.ledger_deletion.workflow.backlog_cache import MAX_AGE_MS, BacklogCache
 from pulsar_sidecar.model.errors import TemporaryError
 
 from tests.fakes.clock import FakeClock
