@@ -166,7 +166,7 @@ soak: $(INSTALLED) $(TOOLS) ## HOURS (2) of mixed work on a real cluster with ki
 matrix: $(INSTALLED) ## the story on Pulsar 3.3.6, 4.0.6, 4.0.8 and 4.2.4, into README's table (VERSIONS="4.2.4" for one; 45 minutes)
 	$(BIN)/python -m tests.matrix $(VERSIONS)
 
-matrix-spark: $(INSTALLED) ## the Spark jobs on PySpark 4.0 to 4.3, into docs/audit.md's table (VERSIONS="4.3.0" for one; half an hour)
+matrix-spark: $(INSTALLED) ## the Spark job on PySpark 4.0 to 4.3, into docs/audit.md's table (VERSIONS="4.3.0" for one; half an hour)
 	$(BIN)/python -m tests.matrix.spark $(VERSIONS)
 
 # `-n auto` is as many processes as $(WORKERS) says.

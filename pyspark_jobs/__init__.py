@@ -1,1 +1,1 @@
-"""Spark jobs of pulsar-sidecar, which import only pure modules of the service."""
+"""Spark job of pulsar-sidecar, which imports only pure modules of the service."""

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Submits one of the Spark jobs with what its executors need.
+# Submits the Spark job with what its executors need.
 set -eu
 
 usage() {
@@ -8,10 +8,10 @@ Usage: submit.sh --dump DIR --listing DIR --output DIR [--previous AUDIT] [other
 
 Runs the orphan-ledger audit on Spark: the options are the job's own, the same as of "pulsar-sidecar audit run".
 Directories must be visible to the driver and to every executor under the same name. Nothing in the job reaches
-ZooKeeper or the brokers. With SIDECAR_JOB it runs another job, with that one's options.
+ZooKeeper or the brokers.
 
 Set in the environment:
-  SIDECAR_JOB          the job's file; pyspark_jobs/duplicates/job.py for duplicates in an extract of messages
+  SIDECAR_JOB          the job's file, where pyspark_jobs is not two directories above this script
   SPARK_HOME           where Spark 4.0 to 4.3 is; without it, spark-submit is looked for in PATH
   SPARK_MASTER         such as spark://HOST:7077, yarn or k8s://https://HOST:6443; local[*] by default
   SIDECAR_WHEEL        the wheel of pulsar-sidecar, for executors that have only its Python packages (numpy, pyarrow,

@@ -1,1 +1,1 @@
-"""Common parts of Spark jobs: sessions, directories, and tasks over Arrow batches."""
+"""What any Spark job needs: sessions, directories, and tasks over Arrow batches."""

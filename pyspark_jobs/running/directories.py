@@ -198,18 +198,18 @@ class Rows:
         disk = self.directory.on_disk()
         if disk is None:
             return mapped(self.frame(), schema, task, *args, **kwargs)
-        groups, columns = groups_on_disk(disk, self.names), list(self.columns)
+        groups, columns = _groups_on_disk(disk, self.names), list(self.columns)
         work = in_worker(lambda some: task(_read(some, groups, columns), *args, **kwargs))
-        return numbers_of(self.spark, groups).mapInArrow(work, spark_schema(schema))
+        return _numbers_of(self.spark, groups).mapInArrow(work, spark_schema(schema))
 
 
-def groups_on_disk(disk: str, names: Iterable[str]) -> list[tuple[str, int]]:
+def _groups_on_disk(disk: str, names: Iterable[str]) -> list[tuple[str, int]]:
     """Return all row groups of files below a path, each with its file and its number there."""
     paths = [f"{disk}/{name}" for name in names]
     return [(path, number) for path in paths for number in range(pq.read_metadata(path).num_row_groups)]
 
 
-def numbers_of(spark: SparkSession, groups: Sequence[tuple[str, int]]) -> DataFrame:
+def _numbers_of(spark: SparkSession, groups: Sequence[tuple[str, int]]) -> DataFrame:
     """Return the numbers of row groups, several for each Spark task if there are many."""
     wanted = max(len(groups) // _ROW_GROUPS_OF_A_TASK, spark.sparkContext.defaultParallelism)
     return spark.range(0, len(groups), 1, max(1, min(len(groups), wanted)))

@@ -1,4 +1,4 @@
-"""Spark sessions of the jobs."""
+"""Spark sessions of a job."""
 
 import argparse
 import importlib.metadata
@@ -18,7 +18,7 @@ from pyspark import __version__ as spark_version
 from pyspark.sql import SparkSession
 
 SUPPORTED_VERSIONS = ("4.0", "4.1", "4.2", "4.3")
-"""Versions of Spark on which the jobs' tests have passed (docs/audit.md)."""
+"""Versions of Spark on which the job's tests have passed (docs/audit.md)."""
 _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.files.maxPartitionBytes": "64m",
@@ -55,7 +55,7 @@ def check_spark_version(version: str) -> None:
     if ".".join(version.split(".")[:2]) not in SUPPORTED_VERSIONS:
         raise InvalidInputError(
             f"Spark {version} is not supported; use {', '.join(SUPPORTED_VERSIONS)}, "
-            "or pulsar-sidecar audit run and deduplication duplicates, which do without Spark"
+            "or pulsar-sidecar audit run, which does without Spark"
         )
 
 

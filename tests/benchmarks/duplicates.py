@@ -1,9 +1,9 @@
-"""Duplicates: made-up extracts of millions of messages through both engines, and the obvious grouping by Spark.
+"""Duplicates: made-up extracts of millions of messages through the engine, and the obvious grouping by Spark.
 
-An engine's figure is for the whole way: every file compared with its manifest, all messages looked at, findings, tables
-and report written. Spark's grouping of ids by topic and producer only counts those that are there twice; it compares no
-payloads, gives no order, and reads nothing but these columns. Each runs in a process of its own, so that memory is its
-own.
+The figure of the engine is for the whole way: every file compared with its manifest, all messages looked at, findings,
+tables and report written. Spark's grouping of ids by topic and producer only counts those that are there twice; it
+compares no payloads, gives no order, and reads nothing but these columns. Each runs in a process of its own, so that
+memory is its own.
 """
 
 import argparse
@@ -32,7 +32,6 @@ from tests.reporting import Table
 
 NAME = "duplicates"
 _DRIVER_MEMORY = "3g"
-_AS_SUBMITTED = "-XX:TieredStopAtLevel=1"
 _FINISHED = (0, 2)
 _ROWS_AT_ONCE = 131_072
 _ENTRIES_OF_A_LEDGER = 50_000
@@ -134,8 +133,7 @@ _SHAPES = {
 }
 _ENGINES = {
     "embedded": "embedded engine, everything",
-    "spark": f"Spark job, everything (local[2], {_DRIVER_MEMORY} driver)",
-    "group-by": "Spark's groupBy of ids alone",
+    "group-by": f"Spark's groupBy of ids alone (local[2], {_DRIVER_MEMORY} driver)",
 }
 
 
@@ -191,34 +189,21 @@ def _embedded(place: Path) -> int:
     return int(json.loads((output / "summary.json").read_text())["findings"]["duplicate"])
 
 
-def _spark(place: Path) -> int:
-    from pyspark_jobs.duplicates.job import run as look
-    from pyspark_jobs.running.sessions import session
-
-    summary = look(session(_spark_builder(_AS_SUBMITTED)), str(place / "extract"), str(place / f"spark-{os.getpid()}"))
-    return summary.findings["duplicate"]
-
-
 def _group_by(place: Path) -> int:
+    from pyspark.sql import SparkSession
     from pyspark.sql import functions as F  # noqa: N812  # the usual name
 
-    rows = _spark_builder().getOrCreate().read.parquet(str(place / "extract" / "messages"))
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", _DRIVER_MEMORY)
+    builder = builder.config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
+    rows = builder.getOrCreate().read.parquet(str(place / "extract" / "messages"))
     ids = rows.groupBy("topic", "producer", "replicated_from", "sequence_id").count()
     return int(ids.where("count > 1").agg(F.sum(F.col("count") - 1)).first()[0])
 
 
-def _spark_builder(java_options: str = ""):  # type: ignore[no-untyped-def]  # pyspark is not there for every benchmark
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", _DRIVER_MEMORY)
-    builder = builder.config("spark.driver.extraJavaOptions", java_options)
-    return builder.config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
-
-
 def _main(name: str, place: Path) -> None:
     started, used = time.perf_counter(), processor_seconds()
-    found = {"embedded": _embedded, "spark": _spark, "group-by": _group_by}[name](place)
+    found = {"embedded": _embedded, "group-by": _group_by}[name](place)
     figures = {
         "found": found,
         "seconds": time.perf_counter() - started,

@@ -1,4 +1,4 @@
-"""``make matrix-spark``: the Spark jobs' tests on several versions of PySpark, and the table in docs/audit.md.
+"""``make matrix-spark``: the Spark job's tests on several versions of PySpark, and the table in docs/audit.md.
 
 Each version gets an environment of its own, which differs from the lock in PySpark alone.
 """

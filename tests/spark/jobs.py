@@ -1,8 +1,8 @@
-"""``python -m tests.spark.jobs ORDERS ANSWERS``: the Spark jobs for many small inputs, one by one.
+"""``python -m tests.spark.jobs ORDERS ANSWERS``: the Spark job for many small inputs, one by one.
 
 A process of its own, so that Spark's threads and sockets are not the tests'. Each order is one line of JSON with the
 job's places; each response is the reason why there is no result, or null. Every other job takes the ways of inputs that
-are on no disk, of stores that rename nothing at once, and of ledgers or suspects that no executor can hold.
+are on no disk, of stores that rename nothing at once, and of ledgers that no executor can hold.
 """
 
 import json
@@ -17,8 +17,6 @@ import pytest
 from pulsar_sidecar.model.errors import InvalidInputError
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_jobs.duplicates import engine as duplicates_engine
-from pyspark_jobs.duplicates import job as duplicates
 from pyspark_jobs.orphan_ledgers import engine
 from pyspark_jobs.orphan_ledgers.engine import SparkEngine
 from pyspark_jobs.orphan_ledgers.job import run
@@ -51,8 +49,7 @@ def main(orders: Path, answers: Path) -> None:
     with answers.open("w") as output:
         for number, line in enumerate(orders.read_text().splitlines()):
             order = json.loads(line)
-            other_way = _many_suspects() if "extract" in order else _far_and_many()
-            with other_way if number % 2 else nullcontext():
+            with _far_and_many() if number % 2 else nullcontext():
                 output.write(json.dumps(_answer(spark, order)) + "\n")
     spark.stop()
 
@@ -82,28 +79,13 @@ def _sorting(work: Callable[..., DataFrame], joins: int) -> Callable[..., DataFr
     return checked
 
 
-@contextmanager
-def _many_suspects() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(duplicates_engine, "MOST_IDS_HELD", -1)
-        patch.setattr(duplicates_engine, "_MESSAGES_OF_A_PART", 7)
-        yield
-
-
 def _answer(spark: SparkSession, order: dict[str, str | None]) -> str | None:
+    places = (str(order[name]) for name in ("dump", "listing", "output"))
     try:
-        _run(spark, order)
+        run(spark, *places, order["previous"], NO_WAITING, offloaded=order["offloaded"])
     except InvalidInputError as error:
         return str(error)
     return None
-
-
-def _run(spark: SparkSession, order: dict[str, str | None]) -> None:
-    if "extract" in order:
-        duplicates.run(spark, str(order["extract"]), str(order["output"]))
-        return
-    places = (str(order[name]) for name in ("dump", "listing", "output"))
-    run(spark, *places, order["previous"], NO_WAITING, offloaded=order["offloaded"])
 
 
 if __name__ == "__main__":

@@ -176,7 +176,7 @@ def test_submitting_passes_the_jobs_options_on(tmp_path: Path) -> None:
     submit = tmp_path / "bin" / "spark-submit"
     submit.write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done\n')
     submit.chmod(0o755)
-    job, wheel = tmp_path / "duplicates" / "job.py", tmp_path / "sidecar.whl"
+    job, wheel = tmp_path / "orphan_ledgers" / "job.py", tmp_path / "sidecar.whl"
     job.parent.mkdir()
     job.touch()
     wheel.touch()
@@ -189,7 +189,7 @@ def test_submitting_passes_the_jobs_options_on(tmp_path: Path) -> None:
         ["/bin/sh", script, "--dump", "with space"], env=environment, capture_output=True, text=True, check=True
     )
     assert ran.stdout.splitlines() == [
-        "--master", "local[*]", "--name", "pulsar-sidecar-duplicates",
+        "--master", "local[*]", "--name", "pulsar-sidecar-orphan_ledgers",
         "--driver-java-options", "-XX:TieredStopAtLevel=1", "--driver-memory", "3g", "--conf", "a=b", "--py-files",
         str(wheel), str(job), "--dump", "with space",
     ]  # fmt: skip

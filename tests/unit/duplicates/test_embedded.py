@@ -1,5 +1,6 @@
 """The embedded engine finds everything by the rules, wherever the row groups are cut."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -11,6 +12,7 @@ import pyarrow.dataset as ds
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pulsar_sidecar.adapters.parquet.directories import sha256_of
 from pulsar_sidecar.bootstrap.deduplication_files import look_for_duplicates
 from pulsar_sidecar.features.duplicates.extracts import embedded
 from pulsar_sidecar.features.duplicates.extracts.embedded import EmbeddedEngine
@@ -24,7 +26,14 @@ from pulsar_sidecar.features.duplicates.verify import TopicResult
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import UnseenCause, UnseenEntries
-from pulsar_sidecar.reports.documents import EXIT_CLEAN, EXIT_ERROR, MANIFEST_NAME, OWNERS_DIRECTORY, OWNERS_FILE
+from pulsar_sidecar.reports.documents import (
+    EXIT_CLEAN,
+    EXIT_ERROR,
+    MANIFEST_NAME,
+    OWNERS_DIRECTORY,
+    OWNERS_FILE,
+    SUMMARY_NAME,
+)
 
 from tests.fakes.message_extracts import MemoryExtract, MemoryOutput, MemoryOutputs, MemoryScratch, write_extract
 from tests.unit.duplicates.rows import Log, log_of
@@ -105,8 +114,8 @@ _ROWS = st.tuples(
     st.integers(0, 1),
     st.sampled_from(["p", "q"]),
     st.sampled_from([None, None, "r1"]),
-    st.sampled_from([MessageKind.MESSAGE, MessageKind.MESSAGE, MessageKind.TRANSACTIONAL, MessageKind.MARKER]),
-    st.sampled_from([PayloadState.READ, PayloadState.READ, PayloadState.ENCRYPTED]),
+    st.sampled_from([MessageKind.MESSAGE, *MessageKind]),
+    st.sampled_from([PayloadState.READ, PayloadState.READ, *PayloadState]),
     st.sampled_from([(-1, 1), (-1, 1), (0, 2), (1, 2)]),
     st.sampled_from([0, 0, 0, WHOLE_BATCH]),
 )
@@ -141,7 +150,7 @@ def test_the_engine_finds_the_same_as_the_rules(
     topics = {topic: drawn(rows) for topic, rows in zip(TOPICS, (first, second), strict=True)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedded, "_SUSPECTS_OF_A_PART", limits[0])
-        patch.setattr(embedded, "MOST_IDS_HELD", limits[1])
+        patch.setattr(embedded, "_MOST_IDS_HELD", limits[1])
         summary, output = looked_through(MemoryExtract(topics, rows_of_a_group=rows_of_a_group))
     findings, producers = by_the_rules(topics)
     assert ordered(output.rows.get("findings", [])) == ordered(findings)
@@ -154,6 +163,16 @@ def test_the_engine_finds_the_same_as_the_rules(
     is_proven = not any(row["unopened_batches"] for row in producers)
     clean = TopicResult.CLEAN if is_proven else TopicResult.NOT_PROVEN
     assert summary.result is (TopicResult.FINDINGS if findings else clean)
+
+
+def test_extracts_of_single_partitions_have_the_findings_of_one_of_all() -> None:
+    topics = {topic: log_of(*ids) for topic, ids in zip(TOPICS, ((0, 1, 1, 0), (0, 1, 0, 5, 2)), strict=True)}
+    _, together = looked_through(MemoryExtract(topics, rows_of_a_group=3))
+    alone = [looked_through(MemoryExtract({topic: rows}, rows_of_a_group=3))[1] for topic, rows in topics.items()]
+    for table in SCHEMAS:
+        rows = ordered([row for output in alone for row in output.rows[table]])
+        assert rows == ordered(together.rows[table])
+        assert {row["topic"] for row in rows} == set(TOPICS)
 
 
 def test_however_many_suspects_there_are_few_files_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,6 +262,19 @@ def test_the_report_shows_findings_and_escapes_names() -> None:
     assert output.documents["summary.json"]["verdict"] == "findings"
 
 
+def test_the_report_has_the_worst_producers_and_topics_and_the_first_findings_first() -> None:
+    log = Log()
+    for sequence_id, producer in ((5, "few"), (5, "few"), *((9, "most") for _ in range(4))):
+        log.add(sequence_id, producer=producer)
+    extract = MemoryExtract({TOPICS[0]: log_of(0, 1, 0, 1, 0), TOPICS[1]: log.rows})
+    with EmbeddedEngine(extract, MemoryOutputs(), _scratch, lambda _: None).write() as written:
+        shown = written.shown
+    places = [(row["topic"], row["ledger_id"], row["entry_id"]) for row in shown.findings]
+    assert (len(places), places) == (7, sorted(places))
+    assert [(row["producer"], row["findings"]) for row in shown.producers] == [("p", 3), ("most", 3), ("few", 1)]
+    assert [(row["topic"], row["findings"]) for row in shown.topics] == [(TOPICS[1], 4), (TOPICS[0], 3)]
+
+
 def test_empty_extract_is_clean() -> None:
     summary, output = looked_through(MemoryExtract({}))
     assert summary.exit_code == EXIT_CLEAN
@@ -270,6 +302,11 @@ def test_tables_are_written_for_their_owner_only(tmp_path: Path, monkeypatch: py
     assert ordered(tables["producers"].to_pylist()) == ordered(producers)
     assert [row["verdict"] for row in tables["topics"].to_pylist()] == ["findings", "clean"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["extract", "found"]
+    files = json.loads((tmp_path / "found" / SUMMARY_NAME).read_text())["files"]
+    assert files == {
+        path.relative_to(tmp_path / "found").as_posix(): sha256_of(path)
+        for path in (tmp_path / "found").rglob("*.parquet")
+    }
     rights = {path.stat().st_mode & 0o777 for path in (tmp_path / "found").rglob("*")}
     assert rights == {OWNERS_DIRECTORY, OWNERS_FILE}
 

@@ -2,6 +2,7 @@
 
 import pytest
 from pulsar_sidecar.model.errors import NotFoundError, UnreachableError
+from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.ownership.paths import MANAGED_LEDGERS
 from pulsar_sidecar.ownership.stored_topics import StoredTopics
 
@@ -34,6 +35,11 @@ def test_every_scope(store: FakeMetadataStore) -> None:
     assert listed(store, "web/clicks") == places("web/clicks")
     with pytest.raises(NotFoundError, match="no namespace or tenant web/views"):
         listed(store, "web/views")
+
+
+def test_a_single_partition_is_a_scope_of_its_own(store: FakeMetadataStore) -> None:
+    partition = parse_topic_name("persistent://web/clicks/a-partition-0")
+    assert StoredTopics(store).places_of(partition) == [partition]
 
 
 def test_transaction_logs_are_not_topics(store: FakeMetadataStore) -> None:

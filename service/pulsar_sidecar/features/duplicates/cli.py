@@ -139,8 +139,6 @@ def duplicates(
     the extract did not see, and such a topic is never called clean. The command reads nothing outside the extract: 10
     million messages take less than a minute on two cores.
 
-    The Spark job pyspark_jobs/duplicates/job.py takes the same options and writes the same tables.
-
     Example: pulsar-sidecar deduplication duplicates --extract extracts/monday --output duplicates/monday
     """
     concluded = ctx.obj.programs.look_for_duplicates(DuplicatesRequest(extract, directory), output.info)

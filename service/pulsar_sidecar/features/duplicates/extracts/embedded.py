@@ -18,14 +18,11 @@ import pyarrow.compute as pc
 from pulsar_sidecar.features.duplicates.extracts.judging import (
     COUNTED_AS,
     KINDS,
-    MOST_IDS_HELD,
-    SUMMED,
     UNPROVEN,
     demand_counted,
     demand_order,
     judge_suspects,
     judge_topics,
-    out_of_order,
 )
 from pulsar_sidecar.features.duplicates.extracts.results import DuplicateCounts
 from pulsar_sidecar.features.duplicates.extracts.row_groups import (
@@ -43,13 +40,6 @@ from pulsar_sidecar.features.duplicates.extracts.row_groups import (
     suspects_of,
     topic_parts,
 )
-from pulsar_sidecar.features.duplicates.extracts.running import (
-    ORDER_OF_FINDINGS,
-    ORDER_OF_PRODUCERS,
-    SHOWN_ROWS,
-    ReportRows,
-    WrittenTables,
-)
 from pulsar_sidecar.features.duplicates.extracts.tables import (
     FINDINGS,
     PRODUCERS,
@@ -62,7 +52,6 @@ from pulsar_sidecar.features.duplicates.extracts.tables import (
 )
 from pulsar_sidecar.features.duplicates.verify import TopicResult
 from pulsar_sidecar.model.ledgers import UnseenCause
-from pulsar_sidecar.reports.documents import Engine
 from pulsar_sidecar.reports.formatting import Row, format_count
 from pulsar_sidecar.reports.ports import TablesOutput
 
@@ -72,6 +61,34 @@ Columns = Mapping[str, npt.NDArray[np.generic]]
 _SUSPECTS_OF_A_PART: Final = 1_000_000
 _MOST_PARTS: Final = 256
 """Each part keeps two files open, and many systems allow a process 1,024."""
+_MOST_IDS_HELD: Final = 16_000_000
+"""Most suspects whose ids, 128 MB, are held to choose the rows that have one of them."""
+_SUMMED: Final = tuple(TOPIC_SUMS.names[1:])
+_SHOWN_ROWS: Final = 50
+_ORDER_OF_FINDINGS: Final = ("topic", "ledger_id", "entry_id", "batch_index", "finding")
+_ORDER_OF_PRODUCERS: Final = ("topic", "producer", "replicated_from")
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRows:
+    """First rows of each table, for a report: findings in the order of their topics' logs.
+
+    Producers with findings, and topics that are not clean, have the most first, then are ordered by their names.
+    """
+
+    findings: Sequence[Row]
+    producers: Sequence[Row]
+    topics: Sequence[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTables:
+    """Written tables; ``files`` are their digests by their names."""
+
+    output: TablesOutput
+    files: Mapping[str, str]
+    counts: DuplicateCounts
+    shown: ReportRows
 
 
 class ExtractTables(Protocol):
@@ -174,8 +191,6 @@ class _Found:
 class EmbeddedEngine:
     """Engine that finds and writes on one machine."""
 
-    kind = Engine.EMBEDDED
-
     def __init__(
         self,
         extract: ExtractTables,
@@ -190,7 +205,13 @@ class EmbeddedEngine:
 
     @contextmanager
     def write(self) -> Iterator[WrittenTables]:
-        """See `DuplicatesEngine.write`."""
+        """Find duplicates and write `tables.SCHEMAS`.
+
+        Leaving the context without `TablesOutput.finish` leaves nothing behind.
+
+        Raises:
+            InvalidInputError: the extract does not match its own counts, or is not in the order of its logs.
+        """
         looks = self._extract.each(
             range(self._extract.row_groups),
             SUMMARY_COLUMNS,
@@ -198,7 +219,7 @@ class EmbeddedEngine:
         )
         answer = list(looks)
         parts = pa.Table.from_batches([part for _, part in answer], TOPIC_PARTS)
-        demand_order(out_of_order(parts))
+        demand_order(parts)
         summaries = _Summaries.together([summary for summary, _ in answer])
         with self._open_output(SCHEMAS) as output, self._open_scratch() as scratch:
             found = _Found(np.zeros((len(summaries.producers), len(KINDS)), np.int64))
@@ -244,10 +265,10 @@ class EmbeddedEngine:
             kept = {name: answer.columns[name] for name in SUSPECTS.names}
             _put_aside(scratch, "suspects", parts, answer.columns["fingerprint"], kept)
             count += len(of)
-            if count <= MOST_IDS_HELD:
+            if count <= _MOST_IDS_HELD:
                 ids.append(answer.columns["fingerprint"])
         self._report(f"found {format_count(count, 'message')} whose sequence id does not rise; looking for their ids")
-        held = np.unique(np.concatenate(ids)) if count <= MOST_IDS_HELD else None
+        held = np.unique(np.concatenate(ids)) if count <= _MOST_IDS_HELD else None
         return _Suspects(parts, lowest, highest, held)
 
     def _look_for_ids(self, summaries: _Summaries, suspects: _Suspects, scratch: Scratch) -> None:
@@ -288,10 +309,9 @@ class EmbeddedEngine:
                 findings=pa.array(_findings_of(producers)),
             ),
         ]
-        grouped = pa.concat_tables(sums).group_by("topic").aggregate([(name, "sum") for name in SUMMED])
-        summed = grouped.select(["topic", *(f"{name}_sum" for name in SUMMED)]).rename_columns(["topic", *SUMMED])
-        miscounted = summed.filter(pc.not_equal(summed.column("rows"), summed.column("counted")))
-        demand_counted([tuple(row.values()) for row in miscounted.select(["topic", "rows", "counted"]).to_pylist()])
+        grouped = pa.concat_tables(sums).group_by("topic").aggregate([(name, "sum") for name in _SUMMED])
+        summed = grouped.select(["topic", *(f"{name}_sum" for name in _SUMMED)]).rename_columns(["topic", *_SUMMED])
+        demand_counted(summed)
         ordered = summed.sort_by("topic").cast(TOPIC_SUMS)
         return pa.Table.from_batches([judge_topics(batch) for batch in ordered.to_batches()], TOPICS)
 
@@ -325,9 +345,9 @@ def _judge(
     np.add.at(found.counts, (of, kinds), 1)
     batch = ProducerRows(producers, of, columns).batch(FINDINGS)
     output.write("findings", batch)
-    ascending = [(name, "ascending") for name in ORDER_OF_FINDINGS]
+    ascending = [(name, "ascending") for name in _ORDER_OF_FINDINGS]
     together = pa.concat_tables([found.first, pa.Table.from_batches([batch])]).sort_by(ascending)
-    found.first = together.slice(0, SHOWN_ROWS).combine_chunks()
+    found.first = together.slice(0, _SHOWN_ROWS).combine_chunks()
 
 
 # --- tables --------------------------------------------------------------------------------------------------------
@@ -349,12 +369,12 @@ def _producers_table(summaries: _Summaries, counts: npt.NDArray[np.int64]) -> pa
         **{name: counts[:, place] for place, name in enumerate(COUNTED_AS)},
     }
     batch = ProducerRows(summaries.producers, np.arange(len(starts)), answer).batch(PRODUCERS)
-    return pa.Table.from_batches([batch]).sort_by([(name, "ascending") for name in ORDER_OF_PRODUCERS])
+    return pa.Table.from_batches([batch]).sort_by([(name, "ascending") for name in _ORDER_OF_PRODUCERS])
 
 
 def _topic_sums(topics: pa.Array | pa.ChunkedArray, **sums: pa.Array | pa.ChunkedArray) -> pa.Table:
     zeros = pa.array(np.zeros(len(topics), np.int64))
-    return pa.table({"topic": topics, **{name: sums.get(name, zeros) for name in SUMMED}})
+    return pa.table({"topic": topics, **{name: sums.get(name, zeros) for name in _SUMMED}})
 
 
 def _findings_of(producers: pa.Table) -> Numbers:
@@ -365,14 +385,14 @@ def _findings_of(producers: pa.Table) -> Numbers:
 
 def _most_findings(producers: pa.Table) -> Sequence[Row]:
     counted = producers.append_column("findings", pa.array(_findings_of(producers)))
-    order = [("findings", "descending"), *((name, "ascending") for name in ORDER_OF_PRODUCERS)]
+    order = [("findings", "descending"), *((name, "ascending") for name in _ORDER_OF_PRODUCERS)]
     wrong = counted.filter(pc.greater(counted.column("findings"), 0)).sort_by(order)
-    return wrong.slice(0, SHOWN_ROWS).to_pylist()
+    return wrong.slice(0, _SHOWN_ROWS).to_pylist()
 
 
 def _not_clean(topics: pa.Table) -> Sequence[Row]:
     wrong = topics.filter(pc.not_equal(topics.column("verdict"), TopicResult.CLEAN.value))
-    return wrong.sort_by([("findings", "descending"), ("topic", "ascending")]).slice(0, SHOWN_ROWS).to_pylist()
+    return wrong.sort_by([("findings", "descending"), ("topic", "ascending")]).slice(0, _SHOWN_ROWS).to_pylist()
 
 
 def _counts(producers: pa.Table, topics: pa.Table, counts: npt.NDArray[np.int64]) -> DuplicateCounts:

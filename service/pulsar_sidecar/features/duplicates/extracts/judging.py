@@ -1,17 +1,18 @@
 """Judgement of each suspect, given the earlier rows with its id: the rules of `findings`, by column.
 
-It also judges each topic, from sums that either engine makes of several tables.
+It also judges each topic, from sums of several tables.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pulsar_sidecar.features.duplicates.extracts.row_groups import PLACE, Mask, Numbers, ascends, starts_of
-from pulsar_sidecar.features.duplicates.extracts.tables import TOPIC_SUMS, TOPICS
+from pulsar_sidecar.features.duplicates.extracts.tables import TOPICS
 from pulsar_sidecar.features.duplicates.rows import FindingKind, MessageKind
 from pulsar_sidecar.features.duplicates.verify import TopicResult
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -26,9 +27,6 @@ _AS_THEY_ARE: Final = ("sequence_id", *PLACE, "publish_time_ms", "highest")
 _COMPARED: Final = ("producer", "sequence_id", "row", "payload_hash", "is_read")
 _DUPLICATE, _REUSED, _REPEATED, _GOING_BACK, _EPOCH = range(len(KINDS))
 
-MOST_IDS_HELD: Final = 16_000_000
-"""Most suspects whose ids, 128 MB, a process holds to choose the rows that have one of them."""
-SUMMED: Final = tuple(TOPIC_SUMS.names[1:])
 UNPROVEN: Final = ("unopened_batches", "unseen_ranges")
 """Sums that must be 0 for a topic to be proven clean."""
 
@@ -78,8 +76,9 @@ def judge_suspects(
 ) -> tuple[Numbers, Numbers, dict[str, pa.Array]]:
     """Return each finding's producer, its place in `KINDS`, and the columns of `tables.FINDINGS` without producers.
 
-    Each suspect is one finding, and another where it begins an epoch. ``stored`` has columns of `tables.STORED`, with
-    numbers in place of producers' names, for all rows that have the id of a suspect; ``suspects`` of `tables.SUSPECTS`.
+    Each suspect is one finding, and another where it begins an epoch. ``stored`` has the columns of
+    `row_groups.rows_with_ids`, and the number of each row's ``producer``, for all rows that have the id of a suspect;
+    ``suspects`` has those of `tables.SUSPECTS`.
     """
     order = np.argsort(stored["row"])
     rows = {name: values[order] for name, values in stored.items()}
@@ -125,29 +124,25 @@ def judge_topics(sums: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*columns, pa.array(verdict)], schema=TOPICS)
 
 
-def demand_counted(topics: Sequence[tuple[str, int, int]]) -> None:
-    """Refuse an extract in which a topic's rows differ from its own count: its name, rows and count."""
-    if topics:
-        topic, rows, counted = topics[0]
+def demand_counted(sums: pa.Table) -> None:
+    """Refuse an extract in which a topic's rows differ from its own count, by `tables.TOPIC_SUMS`."""
+    miscounted = sums.filter(pc.not_equal(sums.column("rows"), sums.column("counted")))
+    if miscounted.num_rows:
+        first = miscounted.slice(0, 1).to_pylist()[0]
         raise InvalidInputError(
-            f"the extract has {format_count(rows, 'message')} of {topic} and counts {counted:,} itself; "
-            "extract the messages again"
+            f"the extract has {format_count(first['rows'], 'message')} of {first['topic']} and counts "
+            f"{first['counted']:,} itself; extract the messages again"
         )
 
 
-def demand_order(topics: Sequence[str]) -> None:
-    """Refuse an extract in which a topic's rows are not in the order of its log."""
-    if topics:
-        raise InvalidInputError(
-            f"the messages of {topics[0]} are not in the order of its log; extract the messages again"
-        )
-
-
-def out_of_order(parts: pa.Table) -> list[str]:
-    """Return the topics of `tables.TOPIC_PARTS` with rows out of order, within a row group or from one to the next."""
+def demand_order(parts: pa.Table) -> None:
+    """Refuse an extract in which a topic's rows are not in the order of its log, by `tables.TOPIC_PARTS`."""
     ordered = parts.sort_by([("topic", "ascending"), ("row_group", "ascending")])
     topics = ordered.column("topic").combine_chunks().dictionary_encode()
     is_first = starts_of(topics.indices.to_numpy())
     first, last = ([ordered.column(f"{end}_{name}").to_numpy() for name in PLACE] for end in ("first", "last"))
-    wrong = ~ordered.column("in_order").to_numpy() | ~(is_first | ascends(first, last))
-    return sorted(set(ordered.column("topic").take(pa.array(np.flatnonzero(wrong))).to_pylist()))
+    # Within a row group, or from one to the next.
+    wrong = np.flatnonzero(~ordered.column("in_order").to_numpy() | ~(is_first | ascends(first, last)))
+    if len(wrong):
+        topic = ordered.column("topic")[int(wrong[0])].as_py()
+        raise InvalidInputError(f"the messages of {topic} are not in the order of its log; extract the messages again")

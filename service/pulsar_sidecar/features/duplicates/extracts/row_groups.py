@@ -239,7 +239,7 @@ def suspects_of(
 ) -> tuple[ProducerRows, dict[TopicProducer, int]]:
     """Return these producers' rows that do not rise, and the producers' numbers of gaps here.
 
-    The rows have the columns of `tables.STORED` and `tables.SUSPECTS`, and ``fingerprint``.
+    The rows have the columns of `tables.SUSPECTS` and of `rows_with_ids`.
     """
     rows = ComparableRows.among(table)
     about = [carried.get(each) for each in rows.producers]
@@ -277,10 +277,10 @@ def suspects_of(
 def rows_with_ids(
     number: int, table: pa.Table, bounds: Mapping[TopicProducer, tuple[int, int]], wanted: Numbers | None
 ) -> ProducerRows:
-    """Return these producers' rows with ids within the bounds and among ``wanted``, as `tables.STORED`.
+    """Return these producers' rows with ids within the bounds and among ``wanted``.
 
-    They have their ``fingerprint``, too. ``wanted`` are `fingerprints`, ascending; None for all. The result may contain
-    a few more rows.
+    ``wanted`` are `fingerprints`, ascending; None for all. The result may contain a few more rows. Its columns are what
+    suspects are compared by, and each row's ``fingerprint``.
     """
     rows = ComparableRows.among(table)
     nothing = (_HIGHEST, _LOWEST)

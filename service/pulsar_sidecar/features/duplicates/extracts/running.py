@@ -1,71 +1,21 @@
-"""Search of an opened extract, up to its summary and report, the same on both engines.
+"""Search of an opened extract, up to its summary and report.
 
 Invariant: the tables appear all at once or not at all, and only of a complete extract.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Final, Protocol
-
 from msgspec import structs
 
-from pulsar_sidecar.features.duplicates.extracts.results import (
-    DuplicateCounts,
-    DuplicatesSummary,
-    conclude,
-    unseen_parts,
-)
+from pulsar_sidecar.features.duplicates.extracts.embedded import EmbeddedEngine, ReportRows
+from pulsar_sidecar.features.duplicates.extracts.results import DuplicatesSummary, conclude, unseen_parts
 from pulsar_sidecar.features.duplicates.manifests import ExtractManifest
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.reports.documents import SUMMARY_NAME, Engine
 from pulsar_sidecar.reports.formatting import Row, format_count
 from pulsar_sidecar.reports.pages import REPORT_NAME, page_environment
-from pulsar_sidecar.reports.ports import UnfinishedDirectory
-
-SHOWN_ROWS: Final = 50
-ORDER_OF_FINDINGS: Final = ("topic", "ledger_id", "entry_id", "batch_index", "finding")
-ORDER_OF_PRODUCERS: Final = ("topic", "producer", "replicated_from")
-"""Order of producers with the same number of findings; the most findings are first."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReportRows:
-    """Rows that a report shows, at most `SHOWN_ROWS` of each table.
-
-    Findings are in `ORDER_OF_FINDINGS`; producers with findings, and topics that are not clean, have the most first,
-    then are in `ORDER_OF_PRODUCERS`, or by name.
-    """
-
-    findings: Sequence[Row] = ()
-    producers: Sequence[Row] = ()
-    topics: Sequence[Row] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenTables:
-    """Written tables; ``files`` are their digests by their names."""
-
-    output: UnfinishedDirectory
-    files: Mapping[str, str]
-    counts: DuplicateCounts
-    shown: ReportRows
-
-
-class DuplicatesEngine(Protocol):
-    """Part of a search that each engine does in its own way."""
-
-    kind: Engine
-
-    def write(self) -> AbstractContextManager[WrittenTables]:
-        """Find duplicates and write `tables.SCHEMAS`; `InvalidInputError` if the extract does not match its manifest.
-
-        Leaving the context without `UnfinishedDirectory.finish` leaves nothing behind.
-        """
 
 
 def find_duplicates(
-    engine: DuplicatesEngine, manifest: ExtractManifest, sha256: str, *, tool_version: str, place: str
+    engine: EmbeddedEngine, manifest: ExtractManifest, sha256: str, *, tool_version: str, place: str
 ) -> DuplicatesSummary:
     """Search an extract; after `InvalidInputError` (it is not complete) nothing is left behind.
 
@@ -80,7 +30,7 @@ def find_duplicates(
                 "extract the messages again"
             )
         summary = DuplicatesSummary(
-            engine=engine.kind,
+            engine=Engine.EMBEDDED,
             tool_version=tool_version,
             extract_sha256=sha256,
             scope=manifest.scope,

@@ -95,14 +95,7 @@ TOPIC_PARTS: Final = schema_of("""
 """Row of each topic in a row group; ``in_order`` is true if its rows are in the order of its log there."""
 
 SUSPECTS: Final = schema_of("row bigint, highest bigint, may_begin_epoch boolean")
-"""Rows that do not rise (`findings.PossibleDuplicate`); `STORED` has the rest of them."""
-
-STORED: Final = schema_of(f"""
-    {_PRODUCER}, row bigint, sequence_id bigint, {_PLACE}, payload_hash bigint, is_read boolean, message_kind bigint,
-    publish_time_ms bigint
-""")
-"""Rows with the id of a suspect, suspects among them."""
-
+"""Rows that do not rise (`findings.PossibleDuplicate`)."""
 
 SCHEMAS: Final = {"findings": FINDINGS, "producers": PRODUCERS, "topics": TOPICS}
 """Tables of findings, by their directories."""
