@@ -1,1 +1,1 @@
-"""What any Spark job needs: sessions, directories, and tasks over Arrow batches."""
+"""Common parts of Spark jobs: sessions, directories, and tasks over Arrow batches."""
