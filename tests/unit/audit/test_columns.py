@@ -202,7 +202,7 @@ def test_a_part_names_the_nodes_that_name_a_ledger() -> None:
         (name.format("b"), unordered),
         (name.format("c"), managed_ledger_bytes([4, 5, 6])),
     )
-    assert (part.rows, part.ids.tolist()) == (4, [1, 2, 9, 8, 4, 5, 6])
+    assert (part.rows, part.ids.tolist()) == (4, [1, 2, 8, 9, 4, 5, 6])
     wanted = {2: [0], 8: [2], 4: [3], 6: [3]}
     for ledger_id, places in wanted.items():
         assert part.naming(np.flatnonzero(part.ids == ledger_id)).tolist() == places
