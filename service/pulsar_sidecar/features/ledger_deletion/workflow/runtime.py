@@ -6,9 +6,8 @@ warnings.
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
 
 import structlog
 
@@ -17,34 +16,26 @@ from pulsar_sidecar.features.ledger_deletion.grouping import GroupedPublisher, G
 from pulsar_sidecar.features.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.features.ledger_deletion.ports import (
     Backlog,
-    BookieCollections,
     DeletionTopic,
-    DeletionTopics,
     Delivery,
-    LiveOwners,
-    OffloadedLedgers,
     PendingDeletions,
     Publisher,
-    TopicAdmin,
 )
 from pulsar_sidecar.features.ledger_deletion.results import Control, InflightEstimate, LimitReadings, SidecarInstance
-from pulsar_sidecar.features.ledger_deletion.second_phase.decide import DeletionPolicy
 from pulsar_sidecar.features.ledger_deletion.second_phase.gather import Gatherer
-from pulsar_sidecar.features.ledger_deletion.second_phase.limits import AdaptiveLimit, RateLimiter
+from pulsar_sidecar.features.ledger_deletion.second_phase.limits import RateLimiter
 from pulsar_sidecar.features.ledger_deletion.second_phase.only_copies import OnlyCopies
 from pulsar_sidecar.features.ledger_deletion.second_phase.processor import PendingDeletionProcessor
-from pulsar_sidecar.features.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.features.ledger_deletion.steps import Steps
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.driver import TopicDeleter
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.durable_operations import DurableOperations
-from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_ports import NamespaceAdmin
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.recorder import Recorder
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.shadow_deleter import ShadowDeleter
 from pulsar_sidecar.features.ledger_deletion.watch.assess import Assessor
 from pulsar_sidecar.features.ledger_deletion.watch.leaks import LeakStore
-from pulsar_sidecar.features.ledger_deletion.watch.ports import StoreChanges, TopicChanges, WholeStore
 from pulsar_sidecar.features.ledger_deletion.watch.results import LeakState, WatchMode
 from pulsar_sidecar.features.ledger_deletion.workflow.backlog_cache import BacklogCache
+from pulsar_sidecar.features.ledger_deletion.workflow.configuration import Configuration, Ports
 from pulsar_sidecar.features.ledger_deletion.workflow.namespace_deleter import NamespaceDeleter
 from pulsar_sidecar.features.ledger_deletion.workflow.namespace_deletions import (
     DrivenTopicDeletions,
@@ -56,14 +47,13 @@ from pulsar_sidecar.features.ledger_deletion.workflow.shadow_index import Shadow
 from pulsar_sidecar.features.ledger_deletion.workflow.shadow_watch import ShadowWatch
 from pulsar_sidecar.features.ledger_deletion.workflow.topic_driving import TopicDeletionDriver
 from pulsar_sidecar.features.ledger_deletion.workflow.trend import Throughput, Trend
-from pulsar_sidecar.features.ledger_deletion.workflow.watch_configuration import WatchConfiguration, WatchPorts
+from pulsar_sidecar.features.ledger_deletion.workflow.watch_configuration import WatchPorts
 from pulsar_sidecar.features.ledger_deletion.workflow.watching import LeakWatch
-from pulsar_sidecar.model.clocks import Clock, rest_seconds
+from pulsar_sidecar.model.clocks import rest_seconds
 from pulsar_sidecar.model.errors import ConflictError, DisabledError, SidecarError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.observability.tracing import record_share, span
-from pulsar_sidecar.ownership.compaction import LedgerEntries
 from pulsar_sidecar.ownership.migration import MIGRATION, migration_of
 from pulsar_sidecar.runtime import SupervisedLoops
 
@@ -79,62 +69,6 @@ _MEAN_WEIGHT = 0.2
 _LOGGED_LEDGERS = 20
 _RECORDED_SECONDS = 600.0
 """Time after its end for which a topic's deletion still explains vanished references: records wait for their retry."""
-
-
-@dataclass(frozen=True, slots=True)
-class Configuration:
-    """Settings of the feature, in its own terms.
-
-    Attributes:
-        watchdog_late_ms: delay after which the sidecar reads a retry itself, bypassing the delayed tracker.
-        topic_deletion_wait_ms: time that a call waits for a topic deletion before it returns RUNNING.
-        undelete_lookback_ms: time span of the outcome topic that `undelete` searches.
-        undelete_protection_ms: time for which nothing deletes a restored ledger.
-        watch: settings of the watch for leaked ledgers.
-    """
-
-    enabled: bool
-    ledgers_root: str
-    policy: DeletionPolicy
-    retry_policy: RetryPolicy
-    rate_per_second: float | None
-    watchdog_late_ms: int
-    topic_deletion_wait_ms: int
-    undelete_lookback_ms: int
-    undelete_protection_ms: int
-    batch_size: int
-    watch: WatchConfiguration = field(default_factory=lambda: WatchConfiguration(WatchMode.OFF))
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """Adapters of ledger deletion.
-
-    Attributes:
-        endangered_source: returns the source whose ledgers brokers may delete when they load this shadow (PIP-180), or
-            None; loads nothing, and raises `TemporaryError` when the metadata store or the brokers do not respond.
-        metadata_mismatch: returns the difference between the brokers' metadata store and the sidecar's; None if they
-            are the same. Raises `TemporaryError` when the brokers do not report theirs.
-        limit: adaptive limit of the store's adapter, for display; None when it is switched off.
-        changes: change feed of the watch; None where nothing is watched.
-        topic_changes: change feed of the shadow index; None where it reads all topics for each refresh.
-    """
-
-    clock: Clock
-    store: MetadataStore
-    entries: LedgerEntries
-    owners: LiveOwners
-    admin: TopicAdmin
-    namespaces: NamespaceAdmin
-    endangered_source: Callable[[TopicName], str | None]
-    topics: DeletionTopics
-    offloaded: OffloadedLedgers
-    bookies: BookieCollections
-    metadata_mismatch: Callable[[], str | None]
-    whole: WholeStore
-    limit: AdaptiveLimit | None = None
-    changes: StoreChanges | None = None
-    topic_changes: TopicChanges | None = None
 
 
 class Runtime:
@@ -471,13 +405,12 @@ class Runtime:
                 # The pause came while this sidecar was waiting for messages; brokers redeliver them later.
                 pending.postpone(deliveries)
                 continue
-            now = clock.monotonic_seconds()
-            # A consumer at rest returns several times a second.
-            if deliveries or now >= min(next_look, next_check):
-                self._check_migration()
-                next_check = now + _UPKEEP_SECONDS
             if deliveries:
                 self._process(processor, pending, deliveries)
+            elif clock.monotonic_seconds() >= next_check:
+                # A consumer at rest returns several times a second.
+                self._check_migration()
+                next_check = clock.monotonic_seconds() + _UPKEEP_SECONDS
             if clock.monotonic_seconds() >= next_look:
                 # The watchdog continues retries that the delayed tracker should have delivered long ago.
                 overdue = pending.overdue(late_ms, self.configuration.batch_size)
@@ -499,6 +432,7 @@ class Runtime:
     def _process(
         self, processor: PendingDeletionProcessor, pending: PendingDeletions, deliveries: Sequence[Delivery]
     ) -> None:
+        self._check_migration()
         started = self.ports.clock.monotonic_seconds()
         limit = self.ports.limit
         with span("second phase", {"messaging.batch.message_count": len(deliveries)}):
