@@ -7,7 +7,6 @@ result would make a live ledger look like an orphan.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import TypeVar
 
 from pulsar_sidecar.model.errors import UndecodableError
@@ -88,7 +87,7 @@ def managed_ledger_references(data: bytes) -> ManagedLedgerReferences:
     info = decode_exactly(ml.ManagedLedgerInfo, unwrap(data))
     listed = _distinct((_ledger_id(ledger.ledgerId), _ledger_reference(ledger)) for ledger in info.ledgerInfo)
     # A broker that offloads stores the list in a hash map's order (``ManagedLedgerImpl.transformLedgerInfo``).
-    ledgers = dict(sorted(listed.items(), key=itemgetter(0)))
+    ledgers = {ledger_id: listed[ledger_id] for ledger_id in sorted(listed)}
     return ManagedLedgerReferences(ledgers, _texts(info.properties), info.HasField("terminatedPosition"))
 
 

@@ -455,7 +455,7 @@ def _refuse_former_shadow(references: TopicReferences, details: Mapping[LedgerId
     Such a topic is a shadow that lost its property. A ledger that is missing or unreadable proves nothing.
     """
     own = references.topic.managed_ledger_name
-    listed = {each: details[each].entries_of for each in sorted(references.managed_ledger.ledgers) if each in details}
+    listed = {each: details[each].entries_of for each in references.managed_ledger.ledgers if each in details}
     foreign = {ledger_id: owner for ledger_id, owner in listed.items() if owner is not None and owner != own}
     if not foreign:
         return
