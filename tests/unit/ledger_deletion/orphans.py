@@ -1,5 +1,7 @@
 """Orphan ledgers of a topic, records about them, and how those ended."""
 
+from dataclasses import replace
+
 from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.features.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
 from pulsar_sidecar.model.ids import LedgerId
@@ -23,14 +25,20 @@ def orphan(
     return fake_pulsar.ledger(data_custom_metadata(topic.managed_ledger_name), state=state, age_ms=age_ms)
 
 
-def about(topic: TopicName, ledger_id: int, **mark: object) -> PendingDeleteLedgerInfo:
-    return PendingDeleteLedgerInfo(
-        topic,
-        LedgerComponent.MANAGED_LEDGER,
-        LedgerType.LEDGER,
-        LedgerId(ledger_id),
-        mark=Mark(**mark),
-    )
+def about(
+    topic: TopicName, ledger_id: int, component: LedgerComponent = LedgerComponent.MANAGED_LEDGER, **mark: object
+) -> PendingDeleteLedgerInfo:
+    return PendingDeleteLedgerInfo(topic, component, LedgerType.LEDGER, LedgerId(ledger_id), mark=Mark(**mark))
+
+
+def about_copy(
+    fake_pulsar: FakePulsar, topic: TopicName, ledger_id: int, *, is_stored: bool = True
+) -> PendingDeleteLedgerInfo:
+    """A record about a copy in tiered storage that no list names."""
+    context = fake_pulsar.context(ledger_id, deleted=False)
+    if is_stored:
+        fake_pulsar.offloaded.put(LedgerId(ledger_id), context, topic.managed_ledger_name)
+    return replace(about(topic, ledger_id), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context)
 
 
 def ends(fake_pulsar: FakePulsar, ledger_id: int) -> list[tuple[str, str]]:

@@ -4,11 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
-from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.features.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.ownership.paths import ledger_path, partitioned_topic_path, under_replication_mark_path
 
@@ -17,6 +15,7 @@ from tests.fakes.brokers import TopicDeletion
 from tests.fakes.metadata import Method
 from tests.fakes.moving_bundle import MovingBundle
 from tests.fakes.pulsar import FakePulsar, TopicPlan
+from tests.unit.ledger_deletion.orphans import about
 from tests.unit.ledger_deletion.sidecars import POLICY, RETRY_POLICY, Crash, CrashAt, Sidecar, check, restarted, send
 
 TOPIC = "persistent://public/default/orders"
@@ -91,7 +90,7 @@ def troubled() -> Setting:
     fake_pulsar.store.put(under_replication_mark_path(first))
     unreadable = fake_pulsar.ledger(data_custom_metadata(topic.managed_ledger_name))
     fake_pulsar.store.put(ledger_path(unreadable), b"no metadata")
-    send(fake_pulsar, PendingDeleteLedgerInfo(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, unreadable))
+    send(fake_pulsar, about(topic, unreadable))
     return Setting(fake_pulsar, topic, remaining={unreadable}, retry_policy=RetryPolicy(600_000, max_redeliver_count=3))
 
 

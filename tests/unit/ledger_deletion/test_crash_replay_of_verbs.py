@@ -2,19 +2,18 @@
 
 import pytest
 from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record, parse_record
+from pulsar_sidecar.features.ledger_deletion.record import encode_record, parse_record
 from pulsar_sidecar.features.ledger_deletion.send import redrive
 from pulsar_sidecar.features.ledger_deletion.steps import Step
 from pulsar_sidecar.features.ledger_deletion.undelete import end_protection, protect, protections, undelete
 from pulsar_sidecar.model.errors import ConflictError
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT
 
-from tests.fakes.bookkeeper import data_custom_metadata
 from tests.fakes.clock import FakeClock
 from tests.fakes.deletion_topics import FakeDeletionTopics
 from tests.unit.ledger_deletion.driving import OP
+from tests.unit.ledger_deletion.orphans import about, orphan
 from tests.unit.ledger_deletion.replay_settings import small
 from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, check, endings, restarted, send
 
@@ -24,9 +23,7 @@ LEDGERS = {LedgerId(ledger_id) for ledger_id in (1, 2, 3)}
 def buried() -> FakeDeletionTopics:
     topics = FakeDeletionTopics(FakeClock())
     for ledger_id in sorted(LEDGERS):
-        record = PendingDeleteLedgerInfo(
-            small().topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, LedgerId(ledger_id)
-        )
+        record = about(small().topic, ledger_id)
         topics.put(DeletionTopic.DEAD_LETTER, encode_record(record), key=str(record.topic))
     return topics
 
@@ -59,17 +56,17 @@ def test_a_redrive_loses_no_dead_letter(point: int) -> None:
 def test_an_undelete_brings_the_ledger_back_once(point: int) -> None:
     setting = small()
     fake_pulsar, topic = setting.fake_pulsar, setting.topic
-    orphan = fake_pulsar.ledger(data_custom_metadata(topic.managed_ledger_name))
-    send(fake_pulsar, PendingDeleteLedgerInfo(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, orphan))
+    ledger_id = orphan(fake_pulsar, topic)
+    send(fake_pulsar, about(topic, ledger_id))
     Sidecar(fake_pulsar).work()
-    assert orphan not in fake_pulsar.ledgers()
+    assert ledger_id not in fake_pulsar.ledgers()
 
     def bring_back(steps: CrashAt) -> None:
         undelete(
             fake_pulsar.store,
             fake_pulsar.entries,
             fake_pulsar.topics,
-            orphan,
+            ledger_id,
             since_ms=0,
             force=True,
             protection_ms=1_000,
@@ -80,19 +77,19 @@ def test_an_undelete_brings_the_ledger_back_once(point: int) -> None:
     with pytest.raises(Crash):
         bring_back(CrashAt(point))
     if point < 3:
-        assert orphan not in fake_pulsar.ledgers()
+        assert ledger_id not in fake_pulsar.ledgers()
         steps = CrashAt()
         bring_back(steps)
         assert steps.seen == [Step.LEDGER_PROTECTED] * 2 + [Step.LEDGER_BROUGHT_BACK] * 2
     with pytest.raises(ConflictError, match="exists"):
         bring_back(CrashAt())
     # Wherever it died, restored ledgers are protected.
-    send(fake_pulsar, PendingDeleteLedgerInfo(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, orphan))
+    send(fake_pulsar, about(topic, ledger_id))
     second = Sidecar(fake_pulsar, name="sidecar-2")
     second.process()
-    assert orphan in fake_pulsar.ledgers()
+    assert ledger_id in fake_pulsar.ledgers()
     second.work()
-    assert orphan not in fake_pulsar.ledgers()
+    assert ledger_id not in fake_pulsar.ledgers()
 
 
 @pytest.mark.parametrize("point", range(2))

@@ -1,28 +1,18 @@
 """Only the version that was decided on is deleted, and each outcome names how its ledger ended."""
 
-from dataclasses import replace
-
 import pytest
 from prometheus_client import generate_latest
 from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.features.ledger_deletion.second_phase.decide import OutcomeReason
 from pulsar_sidecar.features.ledger_deletion.second_phase.retry import REASON, RECONSUMETIMES
-from pulsar_sidecar.model.errors import (
-    DisabledError,
-    OutcomeUnknownError,
-    TemporaryError,
-)
-from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.ledgers import LedgerState, LedgerType
+from pulsar_sidecar.model.errors import DisabledError, OutcomeUnknownError, TemporaryError
+from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.ownership.paths import ledger_path, managed_ledger_path, under_replication_mark_path
 
-from tests.fakes.bookkeeper import (
-    data_custom_metadata,
-    managed_ledger_bytes,
-)
+from tests.fakes.bookkeeper import data_custom_metadata, managed_ledger_bytes
 from tests.fakes.pulsar import FakePulsar
-from tests.unit.ledger_deletion.orphans import DELETED, GONE, RETRY, about, ends, orphan, waiting
+from tests.unit.ledger_deletion.orphans import DELETED, GONE, RETRY, about, about_copy, ends, orphan, waiting
 from tests.unit.ledger_deletion.sidecars import METRICS, Sidecar, check, endings, judged, processed_entries, send
 
 # --- deleting ----------------------------------------------------------------------------------------------------
@@ -52,15 +42,13 @@ def test_two_records_of_one_ledger_in_a_batch_make_one_deletion(fake_pulsar: Fak
 
 
 def test_two_records_of_one_offloaded_copy_end_as_well(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    context = fake_pulsar.context(77, deleted=False)
-    fake_pulsar.offloaded.put(LedgerId(77), context, topic.managed_ledger_name)
-    copy = replace(about(topic, 77), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context)
+    copy = about_copy(fake_pulsar, topic, 77)
     send(fake_pulsar, *[copy] * 5)
     sidecar = Sidecar(fake_pulsar)
     sidecar.work()
     check(fake_pulsar)
     assert endings(fake_pulsar)[77, "OFFLOAD_LEDGER"].count(DELETED) == 1
-    assert fake_pulsar.offloaded.parts(LedgerId(77), context) == set()
+    assert fake_pulsar.offloaded.parts(copy.ledger_id, copy.offload_context) == set()
 
 
 def test_two_sidecars_with_the_same_record_delete_once(fake_pulsar: FakePulsar, topic: TopicName) -> None:
@@ -175,11 +163,9 @@ def failed() -> float:
 
 
 def test_deferred_deletion_is_not_counted_as_failed(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    context = fake_pulsar.context(77, deleted=False)
-    fake_pulsar.offloaded.put(LedgerId(77), context, topic.managed_ledger_name)
     fake_pulsar.offloaded.fail_next(DisabledError("no credentials"))
-    young = fake_pulsar.ledger(data_custom_metadata(topic.managed_ledger_name), state=LedgerState.OPEN, age_ms=0)
-    copy = replace(about(topic, 77), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context)
+    young = orphan(fake_pulsar, topic, state=LedgerState.OPEN, age_ms=0)
+    copy = about_copy(fake_pulsar, topic, 77)
     send(fake_pulsar, copy, about(topic, young), about(topic, fake_pulsar.listed(topic)[0]))
     before = failed()
     Sidecar(fake_pulsar).process()
@@ -200,10 +186,8 @@ def test_every_attempt_that_is_refused_or_not_confirmed_is_a_failed_deletion(
     send(fake_pulsar, about(topic, unanswered))
     sidecar.process()
     assert failed() == before + 4
-    context = fake_pulsar.context(77, deleted=False)
-    fake_pulsar.offloaded.put(LedgerId(77), context, topic.managed_ledger_name)
     fake_pulsar.offloaded.fail_next(TemporaryError("503"))
-    send(fake_pulsar, replace(about(topic, 77), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context))
+    send(fake_pulsar, about_copy(fake_pulsar, topic, 77))
     sidecar.process()
     assert failed() == before + 5
 

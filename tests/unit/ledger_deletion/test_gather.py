@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.features.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
+from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.features.ledger_deletion.second_phase.decide import (
     Facts,
     Referenced,
@@ -12,8 +12,6 @@ from pulsar_sidecar.features.ledger_deletion.second_phase.decide import (
     UndecodableLedger,
     Unreferenced,
 )
-from pulsar_sidecar.features.ledger_deletion.second_phase.gather import Gatherer
-from pulsar_sidecar.features.ledger_deletion.second_phase.only_copies import OnlyCopies
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import operation_path
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
@@ -41,7 +39,8 @@ from tests.fakes.bookkeeper import (
     schema_custom_metadata,
 )
 from tests.fakes.pulsar import INSTANCE_ID, FakePulsar, TopicPlan
-from tests.unit.ledger_deletion.orphans import NAME
+from tests.unit.ledger_deletion.orphans import NAME, about
+from tests.unit.ledger_deletion.sidecars import Sidecar
 
 COMPACTION = CursorName("__compaction")
 
@@ -51,28 +50,8 @@ def topic(fake_pulsar: FakePulsar) -> TopicName:
     return fake_pulsar.topic(NAME, TopicPlan(schema_versions=1, compacted=True, buckets=1))
 
 
-def about(
-    topic: TopicName, ledger_id: int, component: LedgerComponent = LedgerComponent.MANAGED_LEDGER, **mark: object
-):
-    return PendingDeleteLedgerInfo(
-        topic,
-        component,
-        LedgerType.LEDGER,
-        LedgerId(ledger_id),
-        cursor_name="sub",
-        mark=Mark(**mark),
-    )
-
-
 def gather(fake_pulsar: FakePulsar, *records: PendingDeleteLedgerInfo) -> list[Facts]:
-    gatherer = Gatherer(
-        fake_pulsar.store,
-        fake_pulsar.entries,
-        fake_pulsar.owners,
-        OnlyCopies(fake_pulsar.offloaded.is_whole, fake_pulsar.clock),
-        "/ledgers",
-    )
-    return gatherer.gather([(record, None) for record in records])
+    return Sidecar(fake_pulsar).gatherer.gather([(record, None) for record in records])
 
 
 def version(fake_pulsar: FakePulsar, path: str) -> int:

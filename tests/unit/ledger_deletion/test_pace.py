@@ -2,27 +2,16 @@
 
 import threading
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.ledgers import LedgerType
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.topic_stats import TopicInternalStats
 from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.cases import view
-from tests.unit.ledger_deletion.orphans import (
-    DELETED,
-    NAME,
-    about,
-    ends,
-    orphan,
-)
+from tests.unit.ledger_deletion.orphans import DELETED, NAME, about, about_copy, ends, orphan
 from tests.unit.ledger_deletion.sidecars import Sidecar, check, endings, judged, restarted, send
-
-# --- validity of facts, and pace ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rate", [None, 1_000.0, 100.0, 7.5])
@@ -105,10 +94,7 @@ def test_facts_that_always_take_too_long_postpone_the_batch(fake_pulsar: FakePul
 
 def test_an_offloaded_copy_is_not_deleted_on_old_facts_either(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     ledger_id = orphan(fake_pulsar, topic)
-    context = fake_pulsar.context(77, deleted=False)
-    fake_pulsar.offloaded.put(LedgerId(77), context, topic.managed_ledger_name)
-    copy = replace(about(topic, 77), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context)
-    send(fake_pulsar, about(topic, ledger_id), copy)
+    send(fake_pulsar, about(topic, ledger_id), about_copy(fake_pulsar, topic, 77))
     fake_pulsar.store.before("delete_many", lambda: fake_pulsar.clock.advance_ms(10_001), path=ledger_path(ledger_id))
     Sidecar(fake_pulsar).process()
     assert endings(fake_pulsar)[77, "OFFLOAD_LEDGER"] == [DELETED]

@@ -7,23 +7,26 @@ from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.features.ledger_deletion.results import OperationState
 from pulsar_sidecar.features.ledger_deletion.second_phase.decide import OutcomeReason
 from pulsar_sidecar.features.ledger_deletion.second_phase.retry import REASON, RECONSUMETIMES, RetryPolicy
-from pulsar_sidecar.model.errors import (
-    BrokerRefusedError,
-    DisabledError,
-    TemporaryError,
-)
+from pulsar_sidecar.model.errors import BrokerRefusedError, DisabledError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
-from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState, LedgerType
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState
 from pulsar_sidecar.model.names import CursorName, TopicName
 from pulsar_sidecar.ownership.paths import managed_ledger_path, replication_lock_path
 
-from tests.fakes.bookkeeper import (
-    bucket_custom_metadata,
-    data_custom_metadata,
-    schema_custom_metadata,
-)
+from tests.fakes.bookkeeper import bucket_custom_metadata, data_custom_metadata, schema_custom_metadata
 from tests.fakes.pulsar import FakePulsar, TopicPlan
-from tests.unit.ledger_deletion.orphans import DELETED, GONE, NAME, PENDING, RETRY, about, ends, orphan, waiting
+from tests.unit.ledger_deletion.orphans import (
+    DELETED,
+    GONE,
+    NAME,
+    PENDING,
+    RETRY,
+    about,
+    about_copy,
+    ends,
+    orphan,
+    waiting,
+)
 from tests.unit.ledger_deletion.sidecars import Sidecar, check, dead, endings, judged, processed_entries, send
 
 # --- poison ------------------------------------------------------------------------------------------------------
@@ -45,7 +48,7 @@ def test_a_ledger_that_claims_an_impossible_owner_holds_up_no_other(fake_pulsar:
     key = "#pulsar.internal.delayed.bucket_1_2"
     poison = fake_pulsar.ledger(bucket_custom_metadata(NAME, "..", key), age_ms=10**10)
     ids = [orphan(fake_pulsar, topic) for _ in range(6)]
-    bad = replace(about(topic, poison), component=LedgerComponent.DELAYED_INDEX_BUCKET)
+    bad = about(topic, poison, LedgerComponent.DELAYED_INDEX_BUCKET)
     send(fake_pulsar, about(topic, ids[0]), bad, *(about(topic, ledger_id) for ledger_id in ids[1:]))
     sidecar = Sidecar(fake_pulsar)
     sidecar.process()
@@ -225,17 +228,12 @@ def test_a_retried_record_is_not_sent_again_for_want_of_an_outcome(fake_pulsar: 
 
 
 def test_offloaded_copies_are_retried_refused_or_deleted(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    contexts = {LedgerId(number): fake_pulsar.context(number, deleted=False) for number in (70, 71, 72)}
-    for ledger_id, context in contexts.items():
-        if ledger_id != 72:
-            fake_pulsar.offloaded.put(ledger_id, context, topic.managed_ledger_name)
+    copies = [about_copy(fake_pulsar, topic, number, is_stored=number != 72) for number in (70, 71, 72)]
     fake_pulsar.offloaded.fail_next(TemporaryError("503"))
-    copies = [
-        replace(about(topic, ledger_id), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context)
-        for ledger_id, context in contexts.items()
-    ]
     foreign = replace(copies[0], ledger_id=LedgerId(73))
-    fake_pulsar.offloaded.put(LedgerId(73), contexts[LedgerId(70)], topic.managed_ledger_name, cluster_name="other")
+    fake_pulsar.offloaded.put(
+        foreign.ledger_id, foreign.offload_context, topic.managed_ledger_name, cluster_name="other"
+    )
     send(fake_pulsar, *copies, foreign)
     sidecar = Sidecar(fake_pulsar)
     sidecar.work()
@@ -248,10 +246,8 @@ def test_offloaded_copies_are_retried_refused_or_deleted(fake_pulsar: FakePulsar
 
 
 def test_a_copy_whose_answer_was_lost_is_looked_at_again(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    context = fake_pulsar.context(70, deleted=False)
-    fake_pulsar.offloaded.put(LedgerId(70), context, topic.managed_ledger_name)
     fake_pulsar.offloaded.lose_answer_next(applied=True)
-    send(fake_pulsar, replace(about(topic, 70), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context))
+    send(fake_pulsar, about_copy(fake_pulsar, topic, 70))
     Sidecar(fake_pulsar).work()
     assert endings(fake_pulsar) == {(70, "OFFLOAD_LEDGER"): [GONE]}
     assert [line["reason"] for line in processed_entries(fake_pulsar)] == ["outcome-unknown", "already-gone"]
@@ -312,7 +308,6 @@ def test_a_direct_deletion_that_cannot_be_judged_raises(fake_pulsar: FakePulsar,
 
 
 def test_forged_records_delete_nothing(fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar) -> None:
-    before = fake_pulsar.ledgers()
     victim = fake_pulsar.topic("persistent://public/default/victim")
     before = fake_pulsar.ledgers()
     cursor_ledger = fake_pulsar.cursors(victim)[CursorName("sub")].cursor_ledger
@@ -329,8 +324,8 @@ def test_forged_records_delete_nothing(fake_pulsar: FakePulsar, topic: TopicName
         about(victim, fake_pulsar.listed(victim)[1], instance_id="another-cluster"),
         about(topic, foreign),
         about(topic, strange),
-        replace(about(victim, schema), component=LedgerComponent.SCHEMA_STORAGE),
-        replace(about(victim, fake_pulsar.listed(victim)[0]), component=LedgerComponent.COMPACTED_LEDGER),
+        about(victim, schema, LedgerComponent.SCHEMA_STORAGE),
+        about(victim, fake_pulsar.listed(victim)[0], LedgerComponent.COMPACTED_LEDGER),
     ]
     send(fake_pulsar, *forged)
     for _ in range(3):
@@ -356,9 +351,8 @@ def test_a_refused_operation_does_not_lose_what_its_broker_unlinked_before(
 def test_a_storage_that_is_not_allowed_yet_keeps_the_record_for_the_operator(
     fake_pulsar: FakePulsar, topic: TopicName
 ) -> None:
-    context = fake_pulsar.context(70, deleted=False)
     fake_pulsar.offloaded.fail_next(DisabledError("s3://bucket is not in offloadAllowedLocations"))
-    send(fake_pulsar, replace(about(topic, 70), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context))
+    send(fake_pulsar, about_copy(fake_pulsar, topic, 70, is_stored=False))
     Sidecar(fake_pulsar).process()
     assert endings(fake_pulsar) == {}
     (again,) = fake_pulsar.topics.messages(DeletionTopic.RETRY)

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.adapters.pulsar_rest.live_owners import BrokerLiveOwners
-from pulsar_sidecar.features.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
 from pulsar_sidecar.features.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
+from pulsar_sidecar.model.ledgers import LedgerComponent
 
 from tests.fakes.bookkeeper import compacted_custom_metadata
 from tests.fakes.metadata import Method
 from tests.fakes.moving_bundle import MovingBundle
 from tests.fakes.pulsar import FakePulsar, TopicPlan
+from tests.unit.ledger_deletion.orphans import about
 from tests.unit.ledger_deletion.replay_settings import TOPIC
 from tests.unit.ledger_deletion.sidecars import Crash, Sidecar, at_rest, restarted, send
 from tests.unit.ledger_deletion.test_replay_of_schedules import MODERATE
@@ -70,10 +70,10 @@ class Replay:
         self.fake_pulsar.admin.hooks.before("views", self._arrive, times=-1)
 
     def run(self) -> None:
-        self._send(Mark())
+        self._send()
         self._work(Sidecar(self.fake_pulsar, retry_policy=FEW_RETRIES))
         # What has left the list since: an audit finds it, and appends records of its own.
-        self._send(Mark(unreferenced=True))
+        self._send(unreferenced=True)
         self._work(restarted(self.fake_pulsar, retry_policy=FEW_RETRIES))
         self.act("owner_links_the_compacted_ledger", "others_write", "owner_writes")
         self.bundle.owners.close()
@@ -88,14 +88,11 @@ class Replay:
             getattr(self.bundle, name)()
             self.dangling |= self.fake_pulsar.dangling()
 
-    def _send(self, mark: Mark) -> None:
+    def _send(self, **mark: object) -> None:
         kinds = dict.fromkeys(self.listed, LedgerComponent.MANAGED_LEDGER)
         kinds[self.compacted] = LedgerComponent.COMPACTED_LEDGER
         for ledger_id, kind in kinds.items():
-            send(
-                self.fake_pulsar,
-                PendingDeleteLedgerInfo(self.bundle.topic, kind, LedgerType.LEDGER, ledger_id, mark=mark),
-            )
+            send(self.fake_pulsar, about(self.bundle.topic, ledger_id, kind, **mark))
 
     def _work(self, sidecar: Sidecar) -> None:
         while True:

@@ -15,7 +15,7 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
 )
 from pulsar_sidecar.model.errors import DataLossError, OutcomeUnknownError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadContext
+from pulsar_sidecar.model.ledgers import LedgerType, OffloadContext
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.ownership.paths import ledger_path, managed_ledger_path
 from pulsar_sidecar.ownership.references import managed_ledger_references
@@ -24,6 +24,7 @@ from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
 from tests.fakes.bookkeeper import compressed, data_custom_metadata, managed_ledger_bytes
 from tests.fakes.pulsar import FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.driving import OP, begin
+from tests.unit.ledger_deletion.orphans import about
 from tests.unit.ledger_deletion.sidecars import (
     Crash,
     CrashAt,
@@ -392,13 +393,9 @@ def copies(fake_pulsar: FakePulsar, topic: TopicName) -> dict[LedgerId, OffloadC
 
 def records(fake_pulsar: FakePulsar, topic: TopicName) -> list[PendingDeleteLedgerInfo]:
     """Records of a version that knew no shadows."""
-    data = LedgerComponent.MANAGED_LEDGER
-    return [
-        *(PendingDeleteLedgerInfo(topic, data, LedgerType.LEDGER, each) for each in fake_pulsar.listed(topic)),
-        *(
-            PendingDeleteLedgerInfo(topic, data, LedgerType.OFFLOAD_LEDGER, each, offload_context=context)
-            for each, context in copies(fake_pulsar, topic).items()
-        ),
+    return [about(topic, each) for each in fake_pulsar.listed(topic)] + [
+        replace(about(topic, each), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context)
+        for each, context in copies(fake_pulsar, topic).items()
     ]
 
 
@@ -427,7 +424,7 @@ def test_a_ledger_that_source_and_shadow_list_is_in_use_whichever_the_record_nam
     fake_pulsar, source, shadow = with_shadow()
     both = LedgerId(fake_pulsar.listed(source)[2])
     for topic in (source, shadow):
-        send(fake_pulsar, PendingDeleteLedgerInfo(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, both))
+        send(fake_pulsar, about(topic, both))
     Sidecar(fake_pulsar).work()
     check(fake_pulsar)
     assert both in fake_pulsar.ledgers()

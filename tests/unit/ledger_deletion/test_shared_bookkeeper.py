@@ -6,7 +6,6 @@ import pytest
 from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.features.ledger_deletion.record import (
     SIGNING_KEY,
-    Mark,
     PendingDeleteLedgerInfo,
     is_signed,
     parse_record,
@@ -18,13 +17,13 @@ from pulsar_sidecar.features.ledger_deletion.send import redrive
 from pulsar_sidecar.features.ledger_deletion.steps import Steps
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState, LedgerType
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.ownership.paths import ledger_path
 
-from tests.fakes.bookkeeper import data_custom_metadata
 from tests.fakes.pulsar import INSTANCE_ID, FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.cases import offload_record, record
+from tests.unit.ledger_deletion.orphans import NAME, about, orphan
 from tests.unit.ledger_deletion.replay_settings import MAY_BE_SHARED
 from tests.unit.ledger_deletion.sidecars import (
     POLICY,
@@ -38,34 +37,25 @@ from tests.unit.ledger_deletion.sidecars import (
     send,
 )
 
-TOPIC = "persistent://public/default/orders"
 KEY = b"k" * 32
-
-
-def others_ledger(fake_pulsar: FakePulsar, topic: TopicName, state: LedgerState = LedgerState.CLOSED) -> LedgerId:
-    """The other cluster has a topic of the same name, as with geo-replication."""
-    return fake_pulsar.ledger(data_custom_metadata(topic.managed_ledger_name), state=state, age_ms=10**10)
-
-
-def about(topic: TopicName, ledger_id: LedgerId) -> PendingDeleteLedgerInfo:
-    return PendingDeleteLedgerInfo(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, ledger_id)
 
 
 def unreferenced(fake_pulsar: FakePulsar, topic: TopicName, ledger_id: LedgerId) -> PendingDeleteLedgerInfo:
     """A record as an audit's plan makes it."""
     node = fake_pulsar.store.read(ledger_path(ledger_id))
-    mark = Mark(unreferenced=True, instance_id=INSTANCE_ID, created_ms=node.created_ms)
-    return about(topic, ledger_id).marked(mark)
+    return about(topic, ledger_id, unreferenced=True, instance_id=INSTANCE_ID, created_ms=node.created_ms)
 
 
 # --- evidence --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("state", [LedgerState.CLOSED, LedgerState.OPEN])
-def test_another_clusters_ledger_stays_and_its_record_is_kept(fake_pulsar: FakePulsar, state: LedgerState) -> None:
-    topic = fake_pulsar.topic(TOPIC)
+def test_another_clusters_ledger_stays_and_its_record_is_kept(
+    fake_pulsar: FakePulsar, topic: TopicName, state: LedgerState
+) -> None:
+    """The other cluster has a topic of the same name, as with geo-replication."""
     fake_pulsar.load(topic)
-    ledger_id = others_ledger(fake_pulsar, topic, state)
+    ledger_id = orphan(fake_pulsar, topic, state=state)
     send(fake_pulsar, about(topic, ledger_id), unreferenced(fake_pulsar, topic, ledger_id))
     Sidecar(fake_pulsar, policy=MAY_BE_SHARED).work()
     assert ledger_id in fake_pulsar.ledgers()
@@ -76,23 +66,18 @@ def test_another_clusters_ledger_stays_and_its_record_is_kept(fake_pulsar: FakeP
     assert fake_pulsar.topics.messages(DeletionTopic.RETRY) == []
 
 
-def test_with_the_setting_a_redriven_record_deletes_its_ledger(fake_pulsar: FakePulsar) -> None:
-    topic = fake_pulsar.topic(TOPIC)
-    ledger_id = others_ledger(fake_pulsar, topic)
+def test_with_the_setting_a_redriven_record_deletes_its_ledger(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    ledger_id = orphan(fake_pulsar, topic)
     send(fake_pulsar, about(topic, ledger_id))
     Sidecar(fake_pulsar, policy=MAY_BE_SHARED).work()
-    letters, publisher = (
-        fake_pulsar.topics.dead_letters(),
-        fake_pulsar.topics.publisher(DeletionTopic.PENDING, "redriver"),
-    )
-    redrive(letters, publisher, None, 10, Steps())
+    letters = fake_pulsar.topics.dead_letters()
+    redrive(letters, fake_pulsar.topics.publisher(DeletionTopic.PENDING, "redriver"), None, 10, Steps())
     letters.close()
     Sidecar(fake_pulsar, name="sidecar-2", policy=POLICY).work()
     assert ledger_id not in fake_pulsar.ledgers()
 
 
-def test_an_offloaded_copy_that_only_looks_unreferenced_stays(fake_pulsar: FakePulsar) -> None:
-    topic = fake_pulsar.topic(TOPIC)
+def test_an_offloaded_copy_that_only_looks_unreferenced_stays(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     send(fake_pulsar, replace(offload_record(), topic=topic))
     Sidecar(fake_pulsar, policy=MAY_BE_SHARED).work()
     assert [line["decision"] for line in processed_entries(fake_pulsar)] == ["set-aside"]
@@ -101,7 +86,7 @@ def test_an_offloaded_copy_that_only_looks_unreferenced_stays(fake_pulsar: FakeP
 @pytest.mark.parametrize("partitioned", [False, True])
 def test_a_topics_deletion_needs_no_setting(fake_pulsar: FakePulsar, partitioned: bool) -> None:
     plan = TopicPlan(subscriptions=("sub", "a/b"), schema_versions=2, compacted=True, buckets=1, offloaded=(0,))
-    topic = fake_pulsar.partitioned_topic(TOPIC, 2, plan) if partitioned else fake_pulsar.topic(TOPIC, plan)
+    topic = fake_pulsar.partitioned_topic(NAME, 2, plan) if partitioned else fake_pulsar.topic(NAME, plan)
     sidecar = Sidecar(fake_pulsar, policy=MAY_BE_SHARED)
     sidecar.delete_topic(topic, partitioned=partitioned)
     sidecar.work()
@@ -110,22 +95,22 @@ def test_a_topics_deletion_needs_no_setting(fake_pulsar: FakePulsar, partitioned
     assert dead(fake_pulsar) == set()
 
 
-def test_a_topics_deletion_leaves_the_other_clusters_topic_of_that_name(fake_pulsar: FakePulsar) -> None:
-    topic = fake_pulsar.topic(TOPIC)
-    ledger_id = others_ledger(fake_pulsar, topic)
+def test_a_topics_deletion_leaves_the_other_clusters_topic_of_that_name(
+    fake_pulsar: FakePulsar, topic: TopicName
+) -> None:
+    ledger_id = orphan(fake_pulsar, topic)
     sidecar = Sidecar(fake_pulsar, policy=MAY_BE_SHARED)
     sidecar.delete_topic(topic)
     sidecar.work()
     assert fake_pulsar.ledgers() == {ledger_id}
 
 
-def test_an_operations_id_alone_vouches_for_nothing(fake_pulsar: FakePulsar) -> None:
-    topic = fake_pulsar.topic(TOPIC)
+def test_an_operations_id_alone_vouches_for_nothing(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     sidecar = Sidecar(fake_pulsar, policy=MAY_BE_SHARED)
     sidecar.delete_topic(topic)
     true = parse_record(fake_pulsar.topics.messages(DeletionTopic.PENDING)[0].payload)
     sidecar.work()
-    ledger_id = others_ledger(fake_pulsar, topic)
+    ledger_id = orphan(fake_pulsar, topic)
     forged = unreferenced(fake_pulsar, topic, ledger_id)
     send(
         fake_pulsar,
