@@ -140,26 +140,13 @@ def test_a_broker_that_dies_before_any_of_its_steps(build: Build) -> None:
 
 
 @pytest.mark.parametrize("failure", Failure)
-@pytest.mark.parametrize(("name", "die_at", "every"), [("unloaded", None, 1), ("partitioned and loaded", 6, 5)])
+@pytest.mark.parametrize(
+    ("name", "die_at", "every"), [("unloaded", None, 1), ("partitioned and loaded", 6, 5), ("troubled", 1, 2)]
+)
 def test_any_call_of_any_port_fails_once(name: str, die_at: int | None, every: int, failure: Failure) -> None:
     for number in count_until_quiet(1 if THOROUGH else every):
         setting = SETTINGS[name]()
         setting.fake_pulsar.die_at = die_at
-        faults = OneFault(number, failure)
-        sidecar = Sidecar(setting.fake_pulsar, wrap=faults.wrap)
-        asked = attempt(sidecar, setting)
-        sidecar.work()
-        check(setting.fake_pulsar)
-        assert setting.fake_pulsar.ledgers() == set() or not asked
-        if len(faults.calls) <= number:
-            assert number > 40
-            return
-
-
-@pytest.mark.parametrize("failure", Failure)
-def test_any_call_fails_in_trouble(failure: Failure) -> None:
-    for number in count_until_quiet(1 if THOROUGH else 2):
-        setting = troubled()
         faults = OneFault(number, failure)
         sidecar = Sidecar(setting.fake_pulsar, wrap=faults.wrap, retry_policy=setting.retry_policy)
         asked = attempt(sidecar, setting)

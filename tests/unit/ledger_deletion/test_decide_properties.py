@@ -33,7 +33,6 @@ from tests.unit.ledger_deletion.cases import (
     CONTEXT,
     CREATED_MS,
     LEDGER_ID,
-    NOT_REFERENCED,
     NOW_MS,
     POLICY,
     SUBSCRIPTION,
@@ -188,7 +187,3 @@ def test_every_wait_is_bounded(case: Facts) -> None:
         assert 0 < verdict.delay_ms <= 3_600_000
     if isinstance(verdict, Postpone):
         assert case.operation_running or case.only_copy_whole is None
-
-
-def test_the_plain_case_is_deleted() -> None:
-    assert decide(facts(), POLICY) == Delete(stored(), NOT_REFERENCED.read)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import pytest
 from pulsar_sidecar.features.ledger_deletion.results import OperationState
-from pulsar_sidecar.features.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.model.errors import BrokerRefusedError, DataLossError, SidecarError
 from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.pulsar import FakePulsar, TopicPlan
 from tests.model.traces import known_traces, traces
+from tests.unit.ledger_deletion.namespace_sidecars import DeadAt
 from tests.unit.ledger_deletion.sidecars import Crash, Sidecar, accepted_records, check, outcome_lines, restarted
 
 NAMESPACE = "persistent://public/default"
@@ -60,27 +60,6 @@ class _PortInTurns:
             return _PortInTurns(answer, self._turns) if name in ("publisher", "pending") else answer
 
         return call
-
-
-@dataclass
-class KilledAt(Steps):
-    """Kills the process, all of its threads, at one point of all that they pass."""
-
-    number: int
-    passed: list[Step] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def about_to(self, step: Step) -> None:
-        self._pass(step)
-
-    def reached(self, step: Step) -> None:
-        self._pass(step)
-
-    def _pass(self, step: Step) -> None:
-        with self.lock:
-            self.passed.append(step)
-            if len(self.passed) > self.number:
-                raise Crash(step)
 
 
 def topics(fake_pulsar: FakePulsar, count: int) -> list[TopicName]:
@@ -179,8 +158,7 @@ def test_a_group_killed_at_any_step_is_continued(size: int, every: int) -> None:
     for number in range(0, 2_000, every):
         fake_pulsar = FakePulsar()
         names, turns = topics(fake_pulsar, size), InTurns(seconds=0)
-        steps = KilledAt(number)
-        dying = Sidecar(fake_pulsar, wrap=turns.wrap, steps=steps, operation_ids=ids(size))
+        dying = Sidecar(fake_pulsar, wrap=turns.wrap, steps=DeadAt(number), operation_ids=ids(size))
         results = delete_at_once(dying, names)
         killed += any(isinstance(each, Crash) for each in results)
         sidecar = restarted(fake_pulsar)
