@@ -1,6 +1,6 @@
 """Copies in tiered storage that a list no longer names: found, handed on, and never without a look at the storage."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -42,12 +42,6 @@ def topic(fake_pulsar: FakePulsar) -> TopicName:
     """Topic whose first two ledgers are offloaded, and no longer in BookKeeper."""
     plan = TopicPlan(ledgers=LEDGERS, subscriptions=(), offloaded=(0, 1), bookkeeper_deleted=(0, 1), age_ms=0)
     return fake_pulsar.topic("persistent://public/default/offloaded", plan)
-
-
-@pytest.fixture
-def watcher(fake_pulsar: FakePulsar, topic: TopicName) -> Iterator[Watcher]:
-    with Watcher(fake_pulsar, policy=MAY_BE_SHARED) as watcher:
-        yield watcher.go(10)
 
 
 def contexts(fake_pulsar: FakePulsar, topic: TopicName) -> dict[int, OffloadContext]:

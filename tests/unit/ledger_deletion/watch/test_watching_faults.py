@@ -46,7 +46,8 @@ def topic(fake_pulsar: FakePulsar) -> TopicName:
 
 
 @pytest.fixture
-def watcher(fake_pulsar: FakePulsar, topic: TopicName) -> Iterator[Watcher]:
+def begun(fake_pulsar: FakePulsar, topic: TopicName) -> Iterator[Watcher]:
+    """A watch that has not read anything yet."""
     with Watcher(fake_pulsar, policy=MAY_BE_SHARED) as watcher:
         yield watcher
 
@@ -73,7 +74,6 @@ MOMENTS: dict[str, float] = {
 def test_changes_that_are_lost_at_any_moment_are_found_by_a_walk(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, moment: str
 ) -> None:
-    watcher.go(10)
     gone = trim_one(fake_pulsar, topic)
     watcher.go(MOMENTS[moment])
     watcher.changes.lose_connection()
@@ -88,7 +88,6 @@ def test_changes_that_are_lost_at_any_moment_are_found_by_a_walk(
 
 
 def test_loss_during_failed_walks_is_found(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
-    watcher.go(10)
     watcher.changes.lose_connection()
     for _ in range(3):
         watcher.whole.fail_next(TemporaryError("ZooKeeper is away"))
@@ -104,7 +103,6 @@ def test_loss_during_failed_walks_is_found(fake_pulsar: FakePulsar, topic: Topic
 
 def test_loss_during_a_store_outage_is_found(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
     """The leader is unknown too; earlier reads are compared with later ones."""
-    watcher.go(10)
     watcher.changes.lose_connection()
     for method in METHODS:
         watcher.store.fail_next(method, TemporaryError("ZooKeeper is away"), times=3)
@@ -122,7 +120,6 @@ def test_loss_during_a_store_outage_is_found(fake_pulsar: FakePulsar, topic: Top
 def test_a_leader_that_finds_another_one_after_an_outage_stands_by(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
 ) -> None:
-    watcher.go(10)
     watcher.changes.lose_connection()
     watcher.changes.fail_next_arm(TemporaryError("ZooKeeper is away"))
     watcher.go(1)
@@ -136,7 +133,7 @@ def test_a_leader_that_finds_another_one_after_an_outage_stands_by(
 @pytest.mark.parametrize("after", range(18))
 @pytest.mark.parametrize("change", ["linked", "dropped", "deleted", "created"])
 def test_changes_during_a_walk_are_not_missed(
-    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, change: str, after: int
+    fake_pulsar: FakePulsar, topic: TopicName, begun: Watcher, change: str, after: int
 ) -> None:
     """Node by node, first ledgers and then nodes that may name them; the change comes after so many of them."""
     fresh = fake_pulsar.ledger(data_custom_metadata(topic.managed_ledger_name), age_ms=0)
@@ -157,16 +154,16 @@ def test_changes_during_a_walk_are_not_missed(
                 newest = fake_pulsar.ledger(data_custom_metadata(topic.managed_ledger_name), age_ms=0)
                 fake_pulsar.store.put(path_of(topic), managed_ledger_bytes([*fake_pulsar.listed(topic), newest]))
 
-    watcher.whole.pieces_of, watcher.whole.between = 1, meanwhile
-    watcher.go(20)
+    begun.whole.pieces_of, begun.whole.between = 1, meanwhile
+    begun.go(20)
     assert next(pieces) > after
-    status = watcher.status()
+    status = begun.status()
     assert (status.ledgers, status.references) == (len(fake_pulsar.ledgers()), len(fake_pulsar.referenced()))
     is_named = change in ("linked", "created")
-    assert watcher.watch.explain(first).named_by == ((path_of(topic),) if is_named else ())
+    assert begun.watch.explain(first).named_by == ((path_of(topic),) if is_named else ())
     # A ledger that left its list before the read was never seen in it.
     unreferenced = {"linked": 0, "dropped": 2, "deleted": 1, "created": 1}[change]
-    assert (status.unlinked or 0) + len(watcher.watch.leaks(ended=False)) == unreferenced
+    assert (status.unlinked or 0) + len(begun.watch.leaks(ended=False)) == unreferenced
 
 
 def test_a_walk_pauses_while_a_deletion_waits_for_another_reading(fake_pulsar: FakePulsar, topic: TopicName) -> None:
@@ -198,7 +195,6 @@ def test_a_walk_that_pauses_ends_with_the_sidecar(fake_pulsar: FakePulsar, topic
 def test_a_store_that_does_not_answer_for_a_while_is_asked_again(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, method: Method, moment: float
 ) -> None:
-    watcher.go(10)
     gone = trim_one(fake_pulsar, topic)
     watcher.go(moment)
     watcher.store.fail_next(method, TemporaryError("ZooKeeper is away"), times=5)
@@ -240,51 +236,50 @@ def hidden(watcher: Watcher, fake_pulsar: FakePulsar) -> str:
 
 @pytest.mark.parametrize("why", [unwatchable, deaf])
 def test_without_events_it_walks_in_turns_and_reports_it(
-    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, why: Callable[[Watcher, FakePulsar], str]
+    fake_pulsar: FakePulsar, topic: TopicName, begun: Watcher, why: Callable[[Watcher, FakePulsar], str]
 ) -> None:
-    reason = why(watcher, fake_pulsar)
-    watcher.go(10)
-    assert watcher.status().state is WatchState.WALKING
-    assert reason in (watcher.status().detail or "")
-    assert watcher.watch.leads
+    reason = why(begun, fake_pulsar)
+    begun.go(10)
+    assert begun.status().state is WatchState.WALKING
+    assert reason in (begun.status().detail or "")
+    assert begun.watch.leads
     gone = trim_one(fake_pulsar, topic)
-    watcher.go(MINUTE + SOON)
+    begun.go(MINUTE + SOON)
     assert kept(fake_pulsar) == [gone]
-    watcher.go(SETTLE_SECONDS - MINUTE - 2 * SOON)
+    begun.go(SETTLE_SECONDS - MINUTE - 2 * SOON)
     assert appended(fake_pulsar) == []
-    watcher.go(MINUTE + 2 * SOON)
+    begun.go(MINUTE + 2 * SOON)
     assert appended(fake_pulsar) == [gone]
 
 
 def test_forbidden_node_causes_walks_and_prevents_appending(
-    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
+    fake_pulsar: FakePulsar, topic: TopicName, begun: Watcher
 ) -> None:
-    reason = hidden(watcher, fake_pulsar)
-    watcher.go(10)
-    assert (watcher.status().state, watcher.status().detail) == (WatchState.WALKING, reason)
+    reason = hidden(begun, fake_pulsar)
+    begun.go(10)
+    assert (begun.status().state, begun.status().detail) == (WatchState.WALKING, reason)
     gone = trim_one(fake_pulsar, topic)
-    watcher.go(SETTLE_SECONDS + A_WHILE)
+    begun.go(SETTLE_SECONDS + A_WHILE)
     assert appended(fake_pulsar) == []
-    assert "was not read, and may reference it" in watcher.detail(gone)
-    watcher.whole.forbidden.clear()
-    watcher.changes.forbidden.clear()
-    watcher.go(2 * MINUTE + SOON)
+    assert "was not read, and may reference it" in begun.detail(gone)
+    begun.whole.forbidden.clear()
+    begun.changes.forbidden.clear()
+    begun.go(2 * MINUTE + SOON)
     assert appended(fake_pulsar) == [gone]
-    assert (watcher.status().state, watcher.status().detail) == (WatchState.WATCHING, None)
+    assert (begun.status().state, begun.status().detail) == (WatchState.WATCHING, None)
 
 
-def test_a_server_that_learns_to_watch_is_watched(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
-    unwatchable(watcher, fake_pulsar)
-    watcher.go(10)
-    watcher.changes.is_watchable = True
-    watcher.go(MINUTE)
-    assert watcher.status().state is WatchState.WATCHING
+def test_a_server_that_learns_to_watch_is_watched(fake_pulsar: FakePulsar, topic: TopicName, begun: Watcher) -> None:
+    unwatchable(begun, fake_pulsar)
+    begun.go(10)
+    begun.changes.is_watchable = True
+    begun.go(MINUTE)
+    assert begun.status().state is WatchState.WATCHING
 
 
 def test_a_watch_that_falls_deaf_is_found_out_by_its_echo(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
 ) -> None:
-    watcher.go(10)
     watcher.changes.is_deaf = True
     gone = trim_one(fake_pulsar, topic)
     watcher.go(40)
@@ -299,7 +294,6 @@ def test_a_watch_that_falls_deaf_is_found_out_by_its_echo(
 def test_one_sidecar_watches_and_the_other_stands_by(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
 ) -> None:
-    watcher.go(10)
     with Watcher(fake_pulsar, name="two").go(10) as other:
         assert other.status().state is WatchState.STANDBY
         assert not other.watch.leads
@@ -315,7 +309,6 @@ def test_one_sidecar_watches_and_the_other_stands_by(
 def test_when_the_leader_dies_the_other_takes_over_with_what_was_written_down(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, after: float
 ) -> None:
-    watcher.go(10)
     began_ms = fake_pulsar.clock.now_ms()
     gone = trim_one(fake_pulsar, topic)
     with Watcher(fake_pulsar, name="two", policy=MAY_BE_SHARED) as other:
@@ -340,7 +333,6 @@ def test_when_the_leader_dies_the_other_takes_over_with_what_was_written_down(
 def test_a_new_leader_shows_what_was_written_down_before_it_looks_at_the_first_one(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watcher.go(10)
     gone = trim_one(fake_pulsar, topic)
     watcher.go(SOON)
     watcher.die()
@@ -354,7 +346,6 @@ def test_a_new_leader_shows_what_was_written_down_before_it_looks_at_the_first_o
 def test_ledger_linked_again_without_a_leader_is_forgotten(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
 ) -> None:
-    watcher.go(10)
     before = fake_pulsar.listed(topic)
     gone = trim_one(fake_pulsar, topic)
     watcher.go(SOON)
@@ -369,7 +360,6 @@ def test_ledger_linked_again_without_a_leader_is_forgotten(
 def test_ledger_appended_by_an_earlier_leader_is_not_repeated(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
 ) -> None:
-    watcher.go(10)
     gone = trim_one(fake_pulsar, topic)
     watcher.go(SETTLE_SECONDS + SOON)
     watcher.die()
@@ -380,7 +370,6 @@ def test_ledger_appended_by_an_earlier_leader_is_not_repeated(
 
 
 def test_forged_evidence_counts_for_nothing(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
-    watcher.go(10)
     gone = trim_one(fake_pulsar, topic)
     watcher.go(SOON)
     watcher.die()
@@ -414,7 +403,6 @@ def test_a_forged_record_makes_no_young_ledger_old(
 
 
 def test_a_leader_that_lost_its_session_stands_by(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
-    watcher.go(10)
     gone = trim_one(fake_pulsar, topic)
     watcher.go(SOON)
     watcher.store.end_session()
@@ -476,7 +464,6 @@ def test_a_crash_around_any_step_loses_nothing_that_was_written_down(
 def test_a_cursor_that_a_crashed_leader_saw_vanish_is_reported_with_its_node(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
 ) -> None:
-    watcher.go(10)
     (name,) = fake_pulsar.cursors(topic)
     path = cursor_path(topic.managed_ledger_name, name)
     fake_pulsar.store.remove(path)
