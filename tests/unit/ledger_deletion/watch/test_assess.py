@@ -13,35 +13,32 @@ from pulsar_sidecar.features.ledger_deletion.second_phase.decide import (
     SendToDeadLetters,
     Verdict,
 )
-from pulsar_sidecar.features.ledger_deletion.second_phase.gather import Gatherer
-from pulsar_sidecar.features.ledger_deletion.second_phase.only_copies import OnlyCopies
 from pulsar_sidecar.features.ledger_deletion.steps import Steps
 from pulsar_sidecar.features.ledger_deletion.watch.assess import Assessor, Candidate, NotDeletable
 from pulsar_sidecar.features.ledger_deletion.watch.leaks import LeakStore
 from pulsar_sidecar.features.ledger_deletion.watch.reference_counts import VanishedReference
 from pulsar_sidecar.features.ledger_deletion.watch.results import LeakCause
-from pulsar_sidecar.model.errors import SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.ledgers import LedgerComponent, OffloadContext
-from pulsar_sidecar.model.names import ManagedLedgerName, encode_cursor
+from pulsar_sidecar.model.ledgers import LedgerComponent
+from pulsar_sidecar.model.names import encode_cursor
 from pulsar_sidecar.ownership.claims import owner_path
 from pulsar_sidecar.ownership.paths import cursor_path, instance_id_path, ledger_path, managed_ledger_path, schema_path
 from pulsar_sidecar.ownership.protections import UnreadableNode, unreadable_node
 
-from tests.fakes.bookkeeper import data_custom_metadata, managed_ledger_bytes, schema_custom_metadata
+from tests.fakes.bookkeeper import data_custom_metadata, schema_custom_metadata
 from tests.fakes.pulsar import INSTANCE_ID, FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.replay_settings import MAY_BE_SHARED, TOPIC
+from tests.unit.ledger_deletion.sidecars import Sidecar
 
 POLICIES, LOCAL_POLICIES = "/admin/policies", "/admin/local-policies"
 
 
 @dataclass
 class Asking:
-    """An assessor over a fake Pulsar with one topic, and its requests to tiered storage."""
+    """An assessor over a fake Pulsar with one topic."""
 
     fake_pulsar: FakePulsar = field(default_factory=FakePulsar)
-    asked: list[tuple[LedgerId, OffloadContext, ManagedLedgerName]] = field(default_factory=list)
-    whole: bool | SidecarError = True
 
     def __post_init__(self) -> None:
         fake_pulsar = self.fake_pulsar
@@ -49,20 +46,8 @@ class Asking:
         self.topic = fake_pulsar.topic(TOPIC, plan)
         fake_pulsar.store.put(f"{POLICIES}/public/default")
         self.leaks = LeakStore(fake_pulsar.store, Steps())
-        gatherer = Gatherer(
-            fake_pulsar.store,
-            fake_pulsar.entries,
-            fake_pulsar.owners,
-            OnlyCopies(self._is_whole, fake_pulsar.clock),
-            "/ledgers",
-        )
+        gatherer = Sidecar(fake_pulsar).gatherer
         self.assessor = Assessor(fake_pulsar.store, gatherer, MAY_BE_SHARED, self.leaks, "/ledgers")
-
-    def _is_whole(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> bool:
-        self.asked.append((ledger_id, context, managed_ledger))
-        if isinstance(self.whole, SidecarError):
-            raise self.whole
-        return self.whole
 
     @property
     def list_path(self) -> str:
@@ -243,7 +228,6 @@ def test_unreferenced_ledger_is_deletable_and_listed_one_is_not(asking: Asking) 
     verdict = asking.verdict(listed)
     assert isinstance(verdict, Keep)
     assert verdict.reason is OutcomeReason.IN_USE
-    assert asking.asked == []
 
 
 def test_several_are_judged_each_for_itself(asking: Asking) -> None:
@@ -302,26 +286,6 @@ def test_a_tenant_that_neither_policies_nor_local_policies_know_is_protected(
     asking.fake_pulsar.store.remove(POLICIES)
     for path in (*(f"{POLICIES}/{tenant}" for tenant in tenants), *(f"{LOCAL_POLICIES}/{tenant}" for tenant in local)):
         asking.fake_pulsar.store.put(path)
-    assert isinstance(asking.verdict(asking.trimmed()), Delete) == goes
-
-
-# --- the last copy ---------------------------------------------------------------------------------------------------
-
-
-def replaced(asking: Asking) -> tuple[LedgerId, OffloadContext]:
-    first = asking.fake_pulsar.listed(asking.topic)[0]
-    context = asking.fake_pulsar.context(first, deleted=True)
-    listed = asking.fake_pulsar.listed(asking.topic)
-    asking.fake_pulsar.store.put(asking.list_path, managed_ledger_bytes(listed, offloaded={first: context}))
-    return first, context
-
-
-def test_the_replaced_copy_may_go_once_the_other_one_was_found_whole(asking: Asking) -> None:
-    first, context = replaced(asking)
-    asking.whole = False
-    verdict = asking.verdict(first)
-    assert isinstance(verdict, RetryLater)
-    assert verdict.reason is OutcomeReason.MAY_BE_LAST_COPY
-    asking.whole = True
-    assert isinstance(asking.verdict(first), Delete)
-    assert asking.asked == [(first, context, asking.topic.managed_ledger_name)] * 2
+    verdict = asking.verdict(asking.trimmed())
+    assert isinstance(verdict, Delete if goes else RetryLater)
+    assert goes or "/admin/policies does not have its tenant public" in verdict.detail

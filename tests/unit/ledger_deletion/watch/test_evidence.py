@@ -100,32 +100,28 @@ def test_the_record_of_any_claim_survives_the_topic_and_matches_the_ledger(kind:
         assert matches(again, claim), claim
 
 
-@pytest.mark.parametrize("spelled", ["sub", "a%2Fb", "%C3", "%", "a b", "a/b"])
-def test_a_cursor_is_matched_however_its_node_spells_it(spelled: str) -> None:
+@pytest.mark.parametrize(
+    ("spelled", "subscription"),
+    [("sub", "sub"), ("a%2Fb", "a/b"), ("%C3", "%C3"), ("%", "%"), ("a b", "a b"), ("a/b", "a/b")],
+)
+def test_a_cursors_record_has_the_subscriptions_name_and_matches(spelled: str, subscription: str) -> None:
     claim = CursorClaim(ORDERS.managed_ledger_name, CursorName(spelled))
     record = made(claim)
+    assert record.cursor_name == subscription
     assert matches(parse_record(encode_record(record)), claim)
 
 
-def test_a_cursors_record_carries_the_subscriptions_name() -> None:
-    def named(cursor: str) -> str | None:
-        record = made(CursorClaim(ORDERS.managed_ledger_name, CursorName(cursor)))
-        return None if record is None else record.cursor_name
-
-    assert named("a%2Fb") == "a/b"
-    assert named("a b") == "a b"
-    assert named("%C3") == "%C3"
-
-
-def test_fields_of_a_record_of_evidence() -> None:
-    record = made(DataClaim(ORDERS.managed_ledger_name), 77)
+@pytest.mark.parametrize("dereferenced_ms", [77, None])
+def test_fields_of_a_record_of_evidence(dereferenced_ms: int | None) -> None:
+    """A ledger that was never seen referenced has no time of that."""
+    record = made(DATA, dereferenced_ms)
     mark = Mark(
         unreferenced=True,
         instance_id="here",
         created_ms=CREATED_MS,
         length_bytes=100,
         requested_by=REQUESTED_BY,
-        dereferenced_ms=77,
+        dereferenced_ms=dereferenced_ms,
     )
     assert record == PendingDeleteLedgerInfo(
         ORDERS, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, LedgerId(2**40), mark=mark
@@ -143,12 +139,6 @@ def test_a_record_names_what_its_kind_needs_and_no_more() -> None:
     assert shown(LedgerComponent.SCHEMA_STORAGE) == (ORDERS, None, "public/default/orders")
     assert shown(LedgerComponent.COMPACTED_LEDGER) == (ORDERS, None, None)
     assert shown(LedgerComponent.DELAYED_INDEX_BUCKET) == (ORDERS, "a/b", None)
-
-
-def test_a_ledger_that_was_never_seen_referenced_has_no_time_of_that() -> None:
-    record = made(DATA, None)
-    assert record.mark.dereferenced_ms is None
-    assert record.mark.unreferenced
 
 
 def test_an_open_ledger_has_no_length() -> None:

@@ -138,15 +138,6 @@ def test_a_node_that_is_not_understood_protects_as_in_an_audit(
     assert appended(fake_pulsar) == [gone]
 
 
-def test_a_tenant_that_the_policies_do_not_know_may_be_another_clusters(fake_pulsar: FakePulsar) -> None:
-    foreign = fake_pulsar.topic("persistent://other/space/orders")
-    with Watcher(fake_pulsar).go(10) as watcher:
-        (gone,) = fake_pulsar.trim(foreign, 1, dies_between=True)
-        watcher.go(SETTLE_SECONDS + A_WHILE)
-        assert appended(fake_pulsar) == []
-        assert "/admin/policies does not have its tenant other" in watcher.detail(gone)
-
-
 # --- the copy that tiered storage replaced ---------------------------------------------------------------------------
 
 
