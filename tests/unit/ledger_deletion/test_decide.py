@@ -8,7 +8,6 @@ from pulsar_sidecar.features.ledger_deletion.second_phase.decide import (
     UNKNOWN_END,
     Delete,
     DeleteOffloaded,
-    Facts,
     Keep,
     OutcomeReason,
     Postpone,
@@ -25,10 +24,11 @@ from pulsar_sidecar.model.ids import LedgerId, NodeVersion
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.metadata import Birth
-from pulsar_sidecar.model.names import CursorName, SchemaId
+from pulsar_sidecar.model.names import CursorName
 from pulsar_sidecar.ownership.claims import (
     BucketClaim,
     Claim,
+    ClaimReading,
     CompactedClaim,
     CursorClaim,
     DataClaim,
@@ -58,6 +58,7 @@ from tests.unit.ledger_deletion.cases import (
 
 COMPONENTS = list(LedgerComponent)
 IN_USE = Referenced(GUARD)
+LISTED = OutcomeReason.OWNER_STILL_USES, "broker-1:8080 has the topic loaded and lists the ledger"
 
 
 def reason_of(verdict: Verdict) -> OutcomeReason | None:
@@ -115,7 +116,8 @@ def test_a_ledger_of_another_kind_stays(component: LedgerComponent, claimed: Led
 )
 def test_a_ledger_of_another_owner_stays(component: LedgerComponent, claim: Claim) -> None:
     assert not matches(record(component), claim)
-    assert reason_of(decide(facts(record(component), ledger=stored(claim)), POLICY)) is OutcomeReason.MISMATCH
+    verdict = decide(facts(record(component), ledger=stored(claim)), POLICY)
+    assert verdict == Keep(OutcomeReason.MISMATCH, f"its metadata names {claim}")
 
 
 def test_a_cursor_may_be_named_as_the_store_or_as_people_spell_it() -> None:
@@ -137,13 +139,14 @@ def test_a_schemas_number_is_not_compared_but_its_text_is() -> None:
 
 @pytest.mark.parametrize("component", COMPONENTS)
 @pytest.mark.parametrize(
-    ("claim", "reason"),
-    [(ForeignLedger(), OutcomeReason.NOT_PULSARS), (UnknownClaim("new kind"), OutcomeReason.UNKNOWN_COMPONENT)],
+    ("claim", "verdict"),
+    [
+        (ForeignLedger(), Keep(OutcomeReason.NOT_PULSARS, "its metadata does not name Pulsar as its application")),
+        (UnknownClaim("new kind"), Keep(OutcomeReason.UNKNOWN_COMPONENT, "new kind")),
+    ],
 )
-def test_a_ledger_of_an_unknown_owner_stays(component: LedgerComponent, claim: object, reason: OutcomeReason) -> None:
-    verdict = decide(facts(record(component), ledger=stored(claim)), POLICY)
-    assert isinstance(verdict, Keep)
-    assert verdict.reason is reason
+def test_a_ledger_of_an_unknown_owner_stays(component: LedgerComponent, claim: ClaimReading, verdict: Keep) -> None:
+    assert decide(facts(record(component), ledger=stored(claim)), POLICY) == verdict
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -154,7 +157,8 @@ def test_open_ledger_must_be_old(component: LedgerComponent, state: LedgerState)
         verdict = decide(facts(record(component), ledger=ledger), POLICY)
         assert isinstance(verdict, Delete) == goes
         if not goes:
-            assert verdict == RetryLater(OutcomeReason.TOO_YOUNG, verdict.detail, 3_600_000 - age_ms)
+            detail = f"it is {state.name} and {age_ms} ms old; its minimum age is 3600000 ms"
+            assert verdict == RetryLater(OutcomeReason.TOO_YOUNG, detail, 3_600_000 - age_ms)
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -209,21 +213,23 @@ def test_a_clock_that_went_back_makes_young_not_old() -> None:
 @pytest.mark.parametrize("component", COMPONENTS)
 @pytest.mark.parametrize("running", [False, True])
 @pytest.mark.parametrize(
-    ("used", "reason"),
+    ("used", "found"),
     [
-        ({"ledgers": frozenset({LEDGER_ID})}, OutcomeReason.OWNER_STILL_USES),
-        ({"cursor_ledgers": frozenset({LEDGER_ID})}, OutcomeReason.OWNER_STILL_USES),
-        ({"schema_ledgers": frozenset({LEDGER_ID})}, OutcomeReason.OWNER_STILL_USES),
-        ({"compacted_ledger": LEDGER_ID}, OutcomeReason.OWNER_STILL_USES),
-        ({"ledgers_being_read": frozenset({LEDGER_ID})}, OutcomeReason.STILL_BEING_READ),
+        ({"ledgers": frozenset({LEDGER_ID})}, LISTED),
+        ({"cursor_ledgers": frozenset({LEDGER_ID})}, LISTED),
+        ({"schema_ledgers": frozenset({LEDGER_ID})}, LISTED),
+        ({"compacted_ledger": LEDGER_ID}, LISTED),
+        (
+            {"ledgers_being_read": frozenset({LEDGER_ID})},
+            (OutcomeReason.STILL_BEING_READ, "a cursor on broker-1:8080 is reading the ledger"),
+        ),
     ],
 )
 def test_ledger_used_by_the_live_owner_is_retried(
-    component: LedgerComponent, running: bool, used: dict[str, object], reason: OutcomeReason
+    component: LedgerComponent, running: bool, used: dict[str, object], found: tuple[OutcomeReason, str]
 ) -> None:
     verdict = decide(facts(record(component), owner=view(**used), operation_running=running), POLICY)
-    assert isinstance(verdict, Postpone if running else RetryLater)
-    assert verdict.reason is reason
+    assert verdict == (Postpone if running else RetryLater)(*found)
 
 
 def test_owner_using_other_ledgers_permits_deletion() -> None:
@@ -235,14 +241,15 @@ def test_owner_using_other_ledgers_permits_deletion() -> None:
 def test_a_bucket_waits_for_the_tracker_that_may_hold_it() -> None:
     about = record(LedgerComponent.DELAYED_INDEX_BUCKET)
     loaded = view(cursors=frozenset({SUBSCRIPTION}))
-    assert reason_of(decide(facts(about, owner=loaded), POLICY)) is OutcomeReason.OWNER_STILL_USES
+    found = OutcomeReason.OWNER_STILL_USES, "broker-1:8080 has the subscription's delayed index loaded"
+    assert decide(facts(about, owner=loaded), POLICY) == RetryLater(*found)
+    assert decide(facts(about, owner=loaded, operation_running=True), POLICY) == Postpone(*found)
     assert isinstance(decide(facts(about, owner=view(cursors=frozenset({"x"}))), POLICY), Delete)
 
 
 def test_a_ledger_under_repair_waits() -> None:
     verdict = decide(facts(ledger=stored(replication_locked=True)), POLICY)
-    assert isinstance(verdict, RetryLater)
-    assert verdict.reason is OutcomeReason.REPLICATION_RUNNING
+    assert verdict == RetryLater(OutcomeReason.REPLICATION_RUNNING, "its copies are being repaired")
 
 
 def test_missing_ledger_is_already_gone() -> None:
@@ -261,12 +268,12 @@ def test_unreadable_facts_are_retried() -> None:
 @pytest.mark.parametrize("about", [record(instance_id="there"), offload_record(instance_id="there")])
 def test_a_record_of_another_cluster_is_final(about: object) -> None:
     verdict = decide(facts(about), POLICY)
-    assert isinstance(verdict, Keep)
-    assert verdict.reason is OutcomeReason.OTHER_CLUSTER
+    assert verdict == Keep(OutcomeReason.OTHER_CLUSTER, "the record is about there, this is here")
 
 
 def test_another_ledger_with_the_same_id_stays() -> None:
-    assert reason_of(decide(facts(record(created_ms=CREATED_MS - 1)), POLICY)) is OutcomeReason.OTHER_LEDGER
+    detail = f"it was created at {CREATED_MS} ms, the record means {CREATED_MS - 1} ms"
+    assert decide(facts(record(created_ms=CREATED_MS - 1)), POLICY) == Keep(OutcomeReason.OTHER_LEDGER, detail)
     assert isinstance(decide(facts(record(created_ms=CREATED_MS)), POLICY), Delete)
 
 
@@ -288,8 +295,8 @@ def test_an_unreferenced_copy_goes_whatever_bookkeeper_has() -> None:
 
 
 def test_a_copy_without_its_place_is_malformed() -> None:
-    about = replace(offload_record(), offload_context=None)
-    assert reason_of(decide(facts(about), POLICY)) is OutcomeReason.MALFORMED
+    verdict = decide(facts(replace(offload_record(), offload_context=None)), POLICY)
+    assert verdict == Keep(OutcomeReason.MALFORMED, "the record has no offloadContext")
 
 
 def test_a_copy_that_is_used_stays() -> None:
@@ -329,31 +336,29 @@ def test_a_copy_beside_the_only_listed_one_stays_until_that_was_read_and_is_whol
 # --- in use: final, or an early look? --------------------------------------------------------------------------------
 
 BOTH = pytest.mark.parametrize("make", [record, offload_record])
+REFERENCED = "/owner at version 5 references it"
 
 
 @BOTH
 def test_in_use_waits_while_the_operation_runs(make: object) -> None:
     about = make(operation_id="op", unreferenced=True, marked_version=1)
     verdict = decide(facts(about, references=IN_USE, operation_running=True), POLICY)
-    assert isinstance(verdict, Postpone)
-    assert verdict.reason is OutcomeReason.OPERATION_RUNNING
+    assert verdict == Postpone(OutcomeReason.OPERATION_RUNNING, REFERENCED)
 
 
 @BOTH
 def test_in_use_settles_after_the_operation(make: object) -> None:
     about = make(operation_id="op")
     first = decide(facts(about, references=IN_USE), POLICY)
-    assert first == RetryLater(OutcomeReason.MAY_STILL_SHRINK, "/owner at version 5 references it", 600_000)
+    assert first == RetryLater(OutcomeReason.MAY_STILL_SHRINK, REFERENCED, 600_000)
     last = decide(facts(about, references=IN_USE, in_use_since_ms=NOW_MS - 600_000), POLICY)
-    assert isinstance(last, Keep)
-    assert last.reason is OutcomeReason.IN_USE
+    assert last == Keep(OutcomeReason.IN_USE, f"{REFERENCED}, and still did after the waiting time")
 
 
 @BOTH
 def test_in_use_is_final_where_nothing_shrinks(make: object) -> None:
     verdict = decide(facts(make(unreferenced=True), references=IN_USE), POLICY)
-    assert isinstance(verdict, Keep)
-    assert verdict.reason is OutcomeReason.IN_USE
+    assert verdict == Keep(OutcomeReason.IN_USE, REFERENCED)
 
 
 @pytest.mark.parametrize("age_ms", [0, 10**12])
@@ -361,8 +366,9 @@ def test_in_use_is_final_where_nothing_shrinks(make: object) -> None:
 def test_a_marked_version_is_a_fence_and_time_is_not(marked: int, final: bool, age_ms: int) -> None:
     about = record(marked_version=NodeVersion(marked))
     verdict = decide(facts(about, references=IN_USE, in_use_since_ms=NOW_MS - age_ms), POLICY)
-    assert isinstance(verdict, Keep) == final
-    assert reason_of(verdict) is (OutcomeReason.IN_USE if final else OutcomeReason.MAY_STILL_SHRINK)
+    detail = f"{REFERENCED}, it was marked at version {marked}"
+    expected = Keep(OutcomeReason.IN_USE, detail) if final else RetryLater(OutcomeReason.MAY_STILL_SHRINK, detail)
+    assert verdict == expected
 
 
 @pytest.mark.parametrize(
@@ -385,62 +391,3 @@ def test_a_plain_record_is_believed_after_the_in_use_wait(since_ms: int | None, 
     else:
         assert isinstance(verdict, RetryLater)
         assert verdict.delay_ms == delay_ms
-
-
-# --- the details -----------------------------------------------------------------------------------------------------
-
-YOUNG = stored(state=LedgerState.OPEN, age_ms=1)
-BUCKET = stored(CLAIMS[LedgerComponent.DELAYED_INDEX_BUCKET])
-TRACKER = view(cursors=frozenset({SUBSCRIPTION}))
-
-
-@pytest.mark.parametrize(
-    ("case", "detail"),
-    [
-        (facts(record(instance_id="there")), "the record is about there, this is here"),
-        (
-            facts(record(created_ms=5)),
-            f"it was created at {CREATED_MS} ms, the record means 5 ms",
-        ),
-        (facts(ledger=stored(ForeignLedger())), "its metadata does not name Pulsar as its application"),
-        (facts(ledger=stored(UnknownClaim("odd"))), "odd"),
-        (facts(ledger=stored(SchemaClaim(SchemaId("a/b/c")))), "its metadata names SchemaClaim(schema_id='a/b/c')"),
-        (facts(replace(offload_record(), offload_context=None)), "the record has no offloadContext"),
-        (facts(references=Referenced(GUARD), operation_running=True), "/owner at version 5 references it"),
-        (facts(record(unreferenced=True), references=Referenced(GUARD)), "/owner at version 5 references it"),
-        (
-            facts(record(marked_version=5), references=Referenced(GUARD)),
-            "/owner at version 5 references it, it was marked at version 5",
-        ),
-        (
-            facts(record(marked_version=4), references=Referenced(GUARD)),
-            "/owner at version 5 references it, it was marked at version 4",
-        ),
-        (
-            facts(references=Referenced(GUARD), in_use_since_ms=0),
-            "/owner at version 5 references it, and still did after the waiting time",
-        ),
-        (
-            facts(owner=view(ledgers=frozenset({LEDGER_ID}))),
-            "broker-1:8080 has the topic loaded and lists the ledger",
-        ),
-        (
-            facts(owner=view(ledgers_being_read=frozenset({LEDGER_ID}))),
-            "a cursor on broker-1:8080 is reading the ledger",
-        ),
-        (
-            facts(record(LedgerComponent.DELAYED_INDEX_BUCKET), ledger=BUCKET, owner=TRACKER),
-            "broker-1:8080 has the subscription's delayed index loaded",
-        ),
-        (
-            facts(record(LedgerComponent.DELAYED_INDEX_BUCKET), ledger=BUCKET, owner=TRACKER, operation_running=True),
-            "broker-1:8080 has the subscription's delayed index loaded",
-        ),
-        (facts(ledger=YOUNG), f"it is OPEN and 1 ms old; its minimum age is {POLICY.open_min_age_ms} ms"),
-        (facts(ledger=stored(replication_locked=True)), "its copies are being repaired"),
-    ],
-)
-def test_the_detail_names_what_was_found(case: Facts, detail: str) -> None:
-    verdict = decide(case, POLICY)
-    assert isinstance(verdict, Keep | RetryLater | Postpone)
-    assert verdict.detail == detail
