@@ -111,6 +111,11 @@ class Setting:
                 return status
         raise AssertionError(f"never done: {status}")
 
+    def finish(self, sidecar: ShadowDeleter | None = None) -> ShadowDeletionStatus:
+        status = self.delete(sidecar)
+        self.check()
+        return status
+
     def advance_to(self, stage: ShadowDeletionStage) -> None:
         sidecar = self.sidecar()
         while self.advance(sidecar).stage is not stage:

@@ -43,8 +43,7 @@ def test_killed_again_and_again(partitions: int | None, listed: bool) -> None:
     for at in range(number_of_calls(partitions, listed) * 2):
         with suppress(Crash, TemporaryError, OutcomeUnknownError):
             made.advance(made.sidecar(Calls(at % 13, Interruption.KILLED_AFTER)))
-    made.delete()
-    made.check()
+    made.finish()
 
 
 @dataclass
@@ -76,8 +75,7 @@ def test_another_sidecar_goes_on_before_any_call(partitions: int | None, listed:
         first = made.sidecar(Calls(meanwhile=Once(at, go_on)))
         with suppress(NotFoundError):  # all of it was done before the first had looked
             made.delete(first)
-        made.delete(first)
-        made.check()
+        made.finish(first)
 
     for at in range(number_of_calls(partitions, listed)):
         check(at)
@@ -139,5 +137,4 @@ def test_brokers_load_it_at_any_moment(
     loads = Loads(made, numbers)
     with suppress(Crash):
         made.delete(made.sidecar(Calls(at, interruption, meanwhile=loads)))
-    made.delete(made.sidecar(Calls(meanwhile=loads)))
-    made.check()
+    made.finish(made.sidecar(Calls(meanwhile=loads)))

@@ -33,8 +33,7 @@ def test_the_shadow_goes_and_the_source_stays() -> None:
 
 def test_a_partitioned_shadow_goes_with_its_partitions() -> None:
     made = setting(partitions=3)
-    status = made.delete()
-    made.check()
+    status = made.finish()
     assert status.source_ledgers == 9
     deletions = [asked for asked in made.brokers.asked if asked.startswith("delete")]
     assert deletions == [*(f"delete orders-shadow-partition-{index}" for index in range(3)), "delete orders-shadow"]
@@ -88,8 +87,7 @@ def test_deletion_is_refused_while_clients_are_connected(clients: ConnectedClien
     made.brokers.clients_of[made.shadow] = clients
     assert "close them and run the same command again" in is_refused(made)
     made.brokers.clients_of.clear()
-    made.delete()
-    made.check()
+    made.finish()
 
 
 def test_clients_that_come_on_the_way_stop_it_before_its_nodes_change() -> None:
@@ -101,8 +99,7 @@ def test_clients_that_come_on_the_way_stop_it_before_its_nodes_change() -> None:
         made.advance(made.sidecar())
     assert made.brokers.listed(made.shadow) == made.brokers.listed(made.source)
     made.brokers.clients_of.clear()
-    made.delete()
-    made.check()
+    made.finish()
 
 
 def test_deletion_waits_until_brokers_apply_the_retention() -> None:
@@ -116,8 +113,7 @@ def test_deletion_waits_until_brokers_apply_the_retention() -> None:
         f"the broker has not applied infinite retention to {SHADOW} yet",
     )
     made.brokers.policy_is_late = False
-    made.delete()
-    made.check()
+    made.finish()
 
 
 def test_a_replicator_that_connects_again_is_disconnected_again() -> None:
@@ -126,8 +122,7 @@ def test_a_replicator_that_connects_again_is_disconnected_again() -> None:
     made.brokers.replicating = {made.shadow: made.source}
     made.brokers.replicate()
     assert made.advance(made.sidecar()).stage is ShadowDeletionStage.DISCONNECTING
-    made.delete()
-    made.check()
+    made.finish()
 
 
 def test_a_source_is_not_unloaded_again_and_again_while_its_replicator_goes() -> None:
@@ -149,8 +144,7 @@ def test_a_source_is_not_unloaded_again_and_again_while_its_replicator_goes() ->
     assert made.advance(sidecar).stage is ShadowDeletionStage.DETACHING
     assert made.brokers.asked.count("unload orders") == 2
     made.brokers.replicators_linger = False
-    made.delete(sidecar)
-    made.check()
+    made.finish(sidecar)
 
 
 def test_a_broker_that_lists_the_ledgers_again_is_undone() -> None:
@@ -165,8 +159,7 @@ def test_a_broker_that_lists_the_ledgers_again_is_undone() -> None:
     status = made.advance(made.sidecar())
     assert status.stage is ShadowDeletionStage.REMOVING
     assert status.waits_for is not None
-    made.delete()
-    made.check()
+    made.finish()
 
 
 def test_a_broker_that_kept_it_loaded_is_found_out() -> None:
@@ -176,8 +169,7 @@ def test_a_broker_that_kept_it_loaded_is_found_out() -> None:
     made.brokers.unloads_missed = 3
     assert made.advance(made.sidecar()).stage is ShadowDeletionStage.REMOVING
     assert made.advance(made.sidecar()).waits_for == f"a broker still has {SHADOW} loaded"
-    made.delete()
-    made.check()
+    made.finish()
 
 
 def test_a_partition_that_lists_the_ledgers_again_is_not_deleted_with_the_others() -> None:
@@ -191,8 +183,7 @@ def test_a_partition_that_lists_the_ledgers_again_is_not_deleted_with_the_others
             made.brokers.after_deletion = lambda _: None
 
     made.brokers.after_deletion = a_late_broker_creates_it_again
-    made.delete()
-    made.check()
+    made.finish()
 
 
 def test_deletion_postponed_by_the_broker_is_retried() -> None:
@@ -201,8 +192,7 @@ def test_deletion_postponed_by_the_broker_is_retried() -> None:
     made.brokers.refusals = [BrokerRefusedError(412, "Topic has active producers/subscriptions")]
     status = made.advance(made.sidecar())
     assert status.waits_for == f"the broker does not delete {SHADOW} yet: Topic has active producers/subscriptions"
-    made.delete()
-    made.check()
+    made.finish()
 
 
 def test_another_refusal_of_the_broker_is_reported_and_it_can_go_on_later() -> None:
@@ -211,8 +201,7 @@ def test_another_refusal_of_the_broker_is_reported_and_it_can_go_on_later() -> N
     made.brokers.refusals = [BrokerRefusedError(405, "not here")]
     with pytest.raises(BrokerRefusedError, match="not here"):
         made.advance(made.sidecar())
-    made.delete()
-    made.check()
+    made.finish()
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -224,8 +213,7 @@ def test_a_partition_that_is_added_on_the_way_goes_too_and_its_source_stays(late
         made.brokers.after_deletion = lambda topic: _add_partition(made) if topic == made.shadow.partition(1) else None
     else:
         _add_partition(made)
-    assert made.delete().source_ledgers == 9
-    made.check()
+    assert made.finish().source_ledgers == 9
 
 
 def _add_partition(made: Setting) -> None:

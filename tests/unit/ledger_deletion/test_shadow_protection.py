@@ -9,8 +9,6 @@ from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerIn
 from pulsar_sidecar.features.ledger_deletion.results import OperationState
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     OPERATIONS,
-    Operation,
-    decode_node,
     operation_path,
 )
 from pulsar_sidecar.model.errors import DataLossError, OutcomeUnknownError, TemporaryError, UndecodableError
@@ -107,6 +105,12 @@ def test_a_shadow_is_refused(make: Callable[[FakePulsar, TopicName], tuple[Topic
     untouched(fake_pulsar, before)
 
 
+def set_source(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    """Turn the topic into a shadow in place."""
+    listed = managed_ledger_bytes(fake_pulsar.listed(topic), properties={SHADOW_SOURCE: SOURCE})
+    fake_pulsar.store.put(managed_ledger_path(topic.managed_ledger_name), listed)
+
+
 @pytest.mark.parametrize("former", [False, True])
 def test_topic_turned_shadow_during_deletion_is_refused(fake_pulsar: FakePulsar, former: bool) -> None:
     source, topic = fake_pulsar.topic(SOURCE), fake_pulsar.topic(SHADOW)
@@ -114,8 +118,7 @@ def test_topic_turned_shadow_during_deletion_is_refused(fake_pulsar: FakePulsar,
     if former:
         former_shadow(fake_pulsar, SHADOW, source)
     else:
-        listed = managed_ledger_bytes(fake_pulsar.listed(topic), properties={SHADOW_SOURCE: SOURCE})
-        fake_pulsar.store.put(managed_ledger_path(topic.managed_ledger_name), listed)
+        set_source(fake_pulsar, topic)
     before = fake_pulsar.ledgers()
     resumed = restarted(fake_pulsar)
     fake_pulsar.clock.advance_ms(3_600_000)
@@ -123,19 +126,27 @@ def test_topic_turned_shadow_during_deletion_is_refused(fake_pulsar: FakePulsar,
     untouched(fake_pulsar, before)
 
 
-def test_a_topic_that_becomes_a_shadow_right_before_the_broker_is_asked_is_refused(fake_pulsar: FakePulsar) -> None:
-    topic = fake_pulsar.topic(SHADOW)
-    path = managed_ledger_path(topic.managed_ledger_name)
+@pytest.mark.parametrize("turns_into", ["shadow", "former shadow", "source"])
+def test_the_topic_is_looked_at_again_right_before_the_broker_is_asked(
+    fake_pulsar: FakePulsar, turns_into: str
+) -> None:
+    other, topic = fake_pulsar.topic(SOURCE), fake_pulsar.topic(SHADOW)
 
-    def become_shadow() -> None:
-        fake_pulsar.store.put(path, managed_ledger_bytes(fake_pulsar.listed(topic), properties={SHADOW_SOURCE: SOURCE}))
+    def turn() -> None:
+        match turns_into:
+            case "shadow":
+                set_source(fake_pulsar, topic)
+            case "former shadow":
+                former_shadow(fake_pulsar, SHADOW, other)
+            case _:
+                fake_pulsar.shadow(ELSEWHERE, topic)
 
-    fake_pulsar.admin.hooks.before("load_topics", become_shadow)
+    fake_pulsar.admin.hooks.before("load_topics", turn)
     with pytest.raises(DataLossError):
         Sidecar(fake_pulsar).delete_topic(topic)
     assert fake_pulsar.admin.deletions == []
-    sidecar = restarted(fake_pulsar)
-    sidecar.work()
+    assert not {record.ledger_id for record in accepted_records(fake_pulsar)} & set(fake_pulsar.listed(other))
+    restarted(fake_pulsar).work()
     check(fake_pulsar)
 
 
@@ -205,15 +216,6 @@ def test_a_partitioned_topic_with_a_former_shadow_among_its_partitions_is_refuse
     untouched(fake_pulsar, before)
 
 
-def test_a_topic_that_becomes_a_former_shadow_while_it_is_loaded_is_not_asked_for(fake_pulsar: FakePulsar) -> None:
-    source, topic = fake_pulsar.topic(SOURCE), fake_pulsar.topic(SHADOW)
-    fake_pulsar.admin.hooks.before("load_topics", lambda: former_shadow(fake_pulsar, SHADOW, source) and None)
-    with pytest.raises(DataLossError):
-        Sidecar(fake_pulsar).delete_topic(topic)
-    assert fake_pulsar.admin.deletions == []
-    assert not {record.ledger_id for record in accepted_records(fake_pulsar)} & set(fake_pulsar.listed(source))
-
-
 @pytest.mark.parametrize("data", [None, b"no metadata"])
 def test_a_ledger_that_names_no_owner_holds_up_no_deletion(fake_pulsar: FakePulsar, data: bytes | None) -> None:
     topic = fake_pulsar.topic(SHADOW)
@@ -272,29 +274,19 @@ def test_a_shadow_that_maps_one_partition_is_enough(fake_pulsar: FakePulsar) -> 
     assert Sidecar(fake_pulsar).delete_topic(source.partition(0)) is OperationState.DONE
 
 
-def test_the_confirmation_is_kept_for_the_sidecar_that_goes_on() -> None:
+@pytest.mark.parametrize("is_of_older_version", [False, True])
+def test_the_sidecar_that_goes_on_needs_the_confirmation_in_the_node(is_of_older_version: bool) -> None:
     fake_pulsar, source = with_source()
     fake_pulsar.shadow(SHADOW, source)
     fake_pulsar.admin.lose_answer_next(applied=False)
     assert Sidecar(fake_pulsar).delete_topic(source, confirmed=True) is OperationState.RUNNING
-    node = fake_pulsar.store.peek(operation_path(OP))
-    assert decode_node(node.data, Operation).source_data_loss_confirmed
+    if is_of_older_version:
+        node = fake_pulsar.store.peek(operation_path(OP))
+        fake_pulsar.store.put(operation_path(OP), node.data.replace(b',"sourceDataLossConfirmed":true', b""))
     resumed = restarted(fake_pulsar)
     fake_pulsar.clock.advance_ms(60_000)
-    assert resumed.drive() is OperationState.DONE
-
-
-def test_an_operation_of_an_older_version_confirms_nothing() -> None:
-    fake_pulsar, source = with_source()
-    fake_pulsar.shadow(SHADOW, source)
-    fake_pulsar.admin.lose_answer_next(applied=False)
-    assert Sidecar(fake_pulsar).delete_topic(source, confirmed=True) is OperationState.RUNNING
-    node = fake_pulsar.store.peek(operation_path(OP))
-    fake_pulsar.store.put(operation_path(OP), node.data.replace(b',"sourceDataLossConfirmed":true', b""))
-    resumed = restarted(fake_pulsar)
-    fake_pulsar.clock.advance_ms(60_000)
-    assert resumed.drive() is OperationState.REFUSED
-    assert [deletion.topic for deletion in fake_pulsar.admin.deletions] == []
+    assert resumed.drive() is (OperationState.REFUSED if is_of_older_version else OperationState.DONE)
+    assert [each.topic for each in fake_pulsar.admin.deletions] == ([] if is_of_older_version else [source])
 
 
 def test_source_that_gains_a_shadow_during_deletion_is_refused() -> None:
@@ -345,14 +337,6 @@ def test_a_damaged_node_elsewhere_holds_up_nothing() -> None:
     fake_pulsar, source = with_source()
     fake_pulsar.store.put(managed_ledger_path(parse_topic_name(ELSEWHERE).managed_ledger_name), b"\x47\x78\x00")
     assert Sidecar(fake_pulsar).delete_topic(source) is OperationState.DONE
-
-
-def test_a_source_is_looked_up_again_right_before_the_broker_is_asked() -> None:
-    fake_pulsar, source = with_source()
-    fake_pulsar.admin.hooks.before("load_topics", lambda: fake_pulsar.shadow(SHADOW, source) and None)
-    with pytest.raises(DataLossError):
-        Sidecar(fake_pulsar).delete_topic(source)
-    assert fake_pulsar.admin.deletions == []
 
 
 def test_a_refusal_of_ours_survives_a_crash_while_it_is_noted() -> None:
