@@ -66,6 +66,16 @@ class Store:
         self.limit.observe(latency_ms / 1000)
 
 
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def limit(clock: FakeClock) -> AdaptiveLimit:
+    return AdaptiveLimit(clock, 2.0)
+
+
 def observe_while_deleting(limit: AdaptiveLimit, *seconds: float) -> None:
     with limit.sending():
         for each in seconds:
@@ -79,16 +89,14 @@ def mean(values: list[float]) -> float:
 # --- the law -----------------------------------------------------------------------------------------------------
 
 
-def test_level_starts_at_8_and_grows_by_1_per_8_probes() -> None:
-    limit = AdaptiveLimit(FakeClock(), 2.0)
+def test_level_starts_at_8_and_grows_by_1_per_8_probes(limit: AdaptiveLimit) -> None:
     assert limit.most_in_flight() == 8
     observe_while_deleting(limit, *[0.0099] * 8)
     assert limit.most_in_flight() == 9
 
 
 @pytest.mark.parametrize(("seconds", "level"), [(0.010, 8.125), (0.0101, 4.0), (0.1, 4.0), (0.1001, 1.0), (20.0, 1.0)])
-def test_a_late_probe_halves_it_and_a_stall_takes_it_to_one(seconds: float, level: float) -> None:
-    limit = AdaptiveLimit(FakeClock(), 2.0)
+def test_a_late_probe_halves_it_and_a_stall_takes_it_to_one(limit: AdaptiveLimit, seconds: float, level: float) -> None:
     observe_while_deleting(limit, seconds)
     assert limit.readings().level == level
 
@@ -110,9 +118,7 @@ def test_late_is_a_multiple_of_idle_which_counts_as_five_milliseconds_at_least(
     assert limit.readings().level < FIRST_LEVEL
 
 
-def test_a_stall_is_one_however_slow_the_store_was_before() -> None:
-    clock = FakeClock()
-    limit = AdaptiveLimit(clock, 2.0)
+def test_a_stall_is_one_however_slow_the_store_was_before(clock: FakeClock, limit: AdaptiveLimit) -> None:
     clock.advance_ms(1_000)
     for _ in range(100):
         limit.observe(0.4)
@@ -131,9 +137,7 @@ def test_old_idle_latencies_are_forgotten() -> None:
     assert (store.limit.readings().idle_p99_ms or 100) < 10
 
 
-def test_an_unanswered_probe_is_a_stall_before_its_answer_comes() -> None:
-    clock = FakeClock()
-    limit = AdaptiveLimit(clock, 2.0)
+def test_an_unanswered_probe_is_a_stall_before_its_answer_comes(clock: FakeClock, limit: AdaptiveLimit) -> None:
     with limit.sending(), limit.probing():
         clock.advance_ms(100)
         assert limit.most_in_flight() == FIRST_LEVEL
@@ -141,9 +145,7 @@ def test_an_unanswered_probe_is_a_stall_before_its_answer_comes() -> None:
         assert limit.most_in_flight() == 1
 
 
-def test_a_probe_that_failed_says_nothing() -> None:
-    clock = FakeClock()
-    limit = AdaptiveLimit(clock, 2.0)
+def test_a_probe_that_failed_says_nothing(clock: FakeClock, limit: AdaptiveLimit) -> None:
     with limit.sending():
         with contextlib.suppress(TemporaryError), limit.probing():
             clock.advance_ms(150)
@@ -151,9 +153,7 @@ def test_a_probe_that_failed_says_nothing() -> None:
         assert limit.most_in_flight() == FIRST_LEVEL
 
 
-def test_without_any_answer_to_a_probe_it_is_one() -> None:
-    clock = FakeClock()
-    limit = AdaptiveLimit(clock, 2.0)
+def test_without_any_answer_to_a_probe_it_is_one(clock: FakeClock, limit: AdaptiveLimit) -> None:
     clock.advance_ms(5_000)
     assert limit.most_in_flight() == 8
     clock.advance_ms(1)
@@ -165,10 +165,8 @@ def test_without_any_answer_to_a_probe_it_is_one() -> None:
 # --- only deletions' own load counts ---------------------------------------------------------------------------------
 
 
-def test_lateness_with_nothing_on_its_way_changes_nothing() -> None:
+def test_lateness_with_nothing_on_its_way_changes_nothing(clock: FakeClock, limit: AdaptiveLimit) -> None:
     """A batch asks all brokers: on a machine that all share, the probes are late then, and no deletion is to blame."""
-    clock = FakeClock()
-    limit = AdaptiveLimit(clock, 2.0)
     before = limit.readings()
     with limit.batch():
         for seconds in (0.05, 0.2, 0.02, 1.0) * 50:
@@ -184,9 +182,7 @@ def test_lateness_with_nothing_on_its_way_changes_nothing() -> None:
     assert limit.readings() == before
 
 
-def test_a_deletion_that_was_on_its_way_for_a_part_of_a_probe_counts() -> None:
-    clock = FakeClock()
-    limit = AdaptiveLimit(clock, 2.0)
+def test_a_deletion_that_was_on_its_way_for_a_part_of_a_probe_counts(clock: FakeClock, limit: AdaptiveLimit) -> None:
     clock.advance_ms(10)
     with limit.sending():
         clock.advance_ms(10)
@@ -227,9 +223,7 @@ def test_idle_latency_excludes_batches_and_the_second_after() -> None:
     assert store.limit.readings().idle_p99_ms == 100
 
 
-def test_a_few_probes_are_not_knowledge() -> None:
-    clock = FakeClock()
-    limit = AdaptiveLimit(clock, 2.0)
+def test_a_few_probes_are_not_knowledge(clock: FakeClock, limit: AdaptiveLimit) -> None:
     clock.advance_ms(1_000)
     for _ in range(99):
         limit.observe(0.5)

@@ -76,14 +76,14 @@ def test_status_infers_the_outcome_from_the_namespace(*, gone: bool) -> None:
 
 
 def test_the_service_has_to_be_on_and_ready(fake_pulsar: FakePulsar) -> None:
-    off = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, enabled=False)
+    off = service_of(fake_pulsar, enabled=False)
     with pytest.raises(DisabledError):
         off.delete_namespace(NAMESPACE, force=True, requested_by=None, wait=True)
     with pytest.raises(DisabledError):
         off.namespace_deletion(NAMESPACE, OperationId("namespace-1"))
     with pytest.raises(DisabledError):
         off.namespace_deletions()
-    not_ready = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
+    not_ready = service_of(fake_pulsar)
     with pytest.raises(TemporaryError, match="not ready"):
         not_ready.delete_namespace(NAMESPACE, force=True, requested_by=None, wait=True)
     assert not_ready.namespace_deletions() == []
@@ -91,7 +91,7 @@ def test_the_service_has_to_be_on_and_ready(fake_pulsar: FakePulsar) -> None:
 
 def test_the_service_deletes_a_namespace_with_its_own_loops() -> None:
     fake_pulsar, brokers = filled(3)
-    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
+    service = service_of(fake_pulsar)
     runtime = service._runtime
     runtime.ready.set()
     with pytest.raises(RefusedBeforehandError, match="Cannot delete non empty namespace"):

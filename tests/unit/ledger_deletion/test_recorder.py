@@ -37,7 +37,7 @@ from tests.fakes.pulsar import INSTANCE_ID, FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.cases import view
 from tests.unit.ledger_deletion.driving import OP, begin
 from tests.unit.ledger_deletion.orphans import NAME
-from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, accepted_records, restarted
+from tests.unit.ledger_deletion.sidecars import Sidecar, accepted_records
 
 
 def record(sidecar: Sidecar, held: HeldOperation) -> HeldOperation:
@@ -207,19 +207,6 @@ def test_a_topic_that_grows_all_the_time_is_too_busy(fake_pulsar: FakePulsar, to
     fake_pulsar.topics.hooks.before("publish", lambda: fake_pulsar.rollover(topic) and None, times=-1)
     with pytest.raises(TemporaryError, match="faster"):
         record(sidecar, operation)
-
-
-@pytest.mark.parametrize("step", range(4, 10))
-def test_a_crash_at_any_step_leaves_nothing_unrecorded(fake_pulsar: FakePulsar, topic: TopicName, step: int) -> None:
-    sidecar = Sidecar(fake_pulsar, steps=CrashAt(step))
-    operation = begin(sidecar, topic)
-    try:
-        record(sidecar, operation)
-    except Crash:
-        sidecar = restarted(fake_pulsar)
-        record(sidecar, resumed(fake_pulsar))
-    assert set(ids(fake_pulsar)) == fake_pulsar.ledgers()
-    assert len(ids(fake_pulsar)) in (4, 8)
 
 
 def test_a_cursor_that_is_rewritten_between_the_rounds_keeps_its_number(

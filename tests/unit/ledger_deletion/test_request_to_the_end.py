@@ -28,7 +28,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 def second_phase(fake_pulsar: FakePulsar) -> list[EventDict]:
     """Let another sidecar process the waiting records; return its log lines."""
-    runtime = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, instance=THIRD)._runtime
+    runtime = service_of(fake_pulsar, instance=THIRD)._runtime
     pending = fake_pulsar.topics.pending()
     with structlog.testing.capture_logs([add_request]) as lines:
         while deliveries := pending.receive():
@@ -55,7 +55,7 @@ def test_a_sidecar_that_takes_the_deletion_over_goes_on_with_the_id(fake_pulsar:
         status = delete(ready_service(fake_pulsar), topic)
     assert (status.state, status.request_id) == (OperationState.RUNNING, "r-1")
     fake_pulsar.clock.advance_ms(60_000)
-    second = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, instance=OTHER)._runtime
+    second = service_of(fake_pulsar, instance=OTHER)._runtime
     held = second.deleter.take_due()
     assert held is not None
     with structlog.testing.capture_logs([add_request]) as lines:

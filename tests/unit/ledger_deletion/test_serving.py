@@ -68,8 +68,8 @@ INSTANCE = SidecarInstance("sidecar-1", "http://a", None, 0)
 
 def service_of(
     fake_pulsar: FakePulsar,
-    store: FakeMetadataStore,
-    brokers: Any,
+    store: FakeMetadataStore | None = None,
+    brokers: Any = None,
     *,
     metadata_mismatch: Callable[[], str | None] = lambda: None,
     steps: Steps | None = None,
@@ -79,6 +79,7 @@ def service_of(
     topic_deletion_wait_ms: int = 0,
 ) -> LedgerDeletion:
     """A service whose loops are not started; without a configuration for it, nothing is watched."""
+    store, brokers = store or fake_pulsar.store, brokers or fake_pulsar.admin
     ports = Ports(
         clock=fake_pulsar.clock,
         store=store,
@@ -117,7 +118,7 @@ def service_of(
 
 
 def ready_service(fake_pulsar: FakePulsar, **options: Any) -> LedgerDeletion:
-    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, **options)
+    service = service_of(fake_pulsar, **options)
     service._runtime.ready.set()
     return service
 
@@ -152,7 +153,7 @@ class LeavingBrokers:
 def test_metadata_migration_stops_the_second_phase_and_refuses_new_deletions(
     fake_pulsar: FakePulsar, topic: TopicName
 ) -> None:
-    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
+    service = service_of(fake_pulsar)
     runtime = service._runtime
     runtime.was_ready.set()
     refused = pytest.raises(ConflictError, match="nothing is deleted: the brokers' metadata migrates to oxia://o:1/n")
@@ -168,7 +169,7 @@ def test_metadata_migration_stops_the_second_phase_and_refuses_new_deletions(
 def test_a_sidecar_without_a_consumer_is_ready_and_leaves_records_to_others(
     fake_pulsar: FakePulsar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, instance=replace(INSTANCE, consumes=False))
+    service = service_of(fake_pulsar, instance=replace(INSTANCE, consumes=False))
     runtime = service._runtime
     ready_during_the_look = []
 
@@ -197,7 +198,7 @@ def test_a_direct_deletion_whose_answer_is_lost_reports_an_unknown_outcome(
 
 
 def test_a_deletion_is_promised_while_brokers_hang(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
+    service = service_of(fake_pulsar)
     with pytest.raises(TemporaryError, match="not ready yet"):
         delete(service, topic)  # records have never been taken: it may be for ever
     service._runtime.was_ready.set()
@@ -259,7 +260,7 @@ def test_only_in_use_is_final_to_the_client_of_the_pip(fake_pulsar: FakePulsar, 
 
 
 def test_gauges_show_dead_letters_and_the_age_of_the_oldest_topic_deletion(fake_pulsar: FakePulsar) -> None:
-    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
+    service = service_of(fake_pulsar)
     runtime = service._runtime
     runtime.publisher(DeletionTopic.DEAD_LETTER).publish([OutgoingMessage(b"1"), OutgoingMessage(b"2")])
     runtime.oldest_topic_deletion_since_ms = fake_pulsar.clock.now_ms() - 90_000
@@ -303,7 +304,7 @@ def test_a_deletion_is_let_go_once() -> None:
 def test_the_note_of_a_refusal_counts_the_attempt_that_was_refused(
     fake_pulsar: FakePulsar, topic: TopicName, answers_lost: int
 ) -> None:
-    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
+    service = service_of(fake_pulsar)
     runtime = service._runtime
     held = runtime.deleter.begin(OP, topic, partitioned=False, force=False, requested_by="me")
     for _ in range(answers_lost):

@@ -57,10 +57,6 @@ def with_source() -> tuple[FakePulsar, TopicName]:
 # --- a shadow ----------------------------------------------------------------------------------------------------
 
 
-def plain(fake_pulsar: FakePulsar, source: TopicName) -> tuple[TopicName, bool]:
-    return fake_pulsar.shadow(SHADOW, source), False
-
-
 def compressed_node(fake_pulsar: FakePulsar, source: TopicName) -> tuple[TopicName, bool]:
     topic = fake_pulsar.shadow(SHADOW, source)
     path = managed_ledger_path(topic.managed_ledger_name)
@@ -69,36 +65,31 @@ def compressed_node(fake_pulsar: FakePulsar, source: TopicName) -> tuple[TopicNa
     return topic, False
 
 
-def partitioned(fake_pulsar: FakePulsar, source: TopicName) -> tuple[TopicName, bool]:
-    return fake_pulsar.partitioned_shadow(SHADOW, source, 2), True
-
-
-def one_partition_of_a_partitioned_shadow(fake_pulsar: FakePulsar, source: TopicName) -> tuple[TopicName, bool]:
-    return fake_pulsar.partitioned_shadow(SHADOW, source, 2).partition(1), False
-
-
-def a_partitioned_topic_with_one_shadow_among_its_partitions(
-    fake_pulsar: FakePulsar, source: TopicName
-) -> tuple[TopicName, bool]:
+def mixed(fake_pulsar: FakePulsar, source: TopicName) -> tuple[TopicName, bool]:
     topic = fake_pulsar.partitioned_topic(SHADOW, 2)
     fake_pulsar.shadow(str(topic.partition(1)), source)
     return topic, True
 
 
+Make = Callable[[FakePulsar, TopicName], tuple[TopicName, bool]]
+KINDS: dict[str, Make] = {
+    "plain": lambda fake_pulsar, source: (fake_pulsar.shadow(SHADOW, source), False),
+    "compressed node": compressed_node,
+    "partitioned": lambda fake_pulsar, source: (fake_pulsar.partitioned_shadow(SHADOW, source, 2), True),
+    "partition": lambda fake_pulsar, source: (
+        fake_pulsar.partitioned_shadow(SHADOW, source, 2).partition(1),
+        False,
+    ),
+    "one shadow among partitions": mixed,
+}
+"""Shadows, and whether they are partitioned topics."""
+
+
 @pytest.mark.parametrize("force", [False, True])
-@pytest.mark.parametrize(
-    "make",
-    [
-        plain,
-        compressed_node,
-        partitioned,
-        one_partition_of_a_partitioned_shadow,
-        a_partitioned_topic_with_one_shadow_among_its_partitions,
-    ],
-)
-def test_a_shadow_is_refused(make: Callable[[FakePulsar, TopicName], tuple[TopicName, bool]], force: bool) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_shadow_is_refused(kind: str, force: bool) -> None:
     fake_pulsar, source = with_source()
-    topic, is_partitioned = make(fake_pulsar, source)
+    topic, is_partitioned = KINDS[kind](fake_pulsar, source)
     before = fake_pulsar.ledgers()
     with pytest.raises(DataLossError, match=f"shadow of {SOURCE}.*pulsar-sidecar topics delete-shadow {SHADOW}"):
         Sidecar(fake_pulsar).delete_topic(topic, partitioned=is_partitioned, force=force, confirmed=True)

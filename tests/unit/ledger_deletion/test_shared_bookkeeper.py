@@ -21,16 +21,15 @@ from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.ownership.paths import ledger_path
 
-from tests.fakes.pulsar import INSTANCE_ID, FakePulsar, TopicPlan
+from tests.fakes.pulsar import INSTANCE_ID, FakePulsar
 from tests.unit.ledger_deletion.cases import offload_record, record
-from tests.unit.ledger_deletion.orphans import NAME, about, orphan
+from tests.unit.ledger_deletion.orphans import about, orphan
 from tests.unit.ledger_deletion.replay_settings import MAY_BE_SHARED
 from tests.unit.ledger_deletion.sidecars import (
     POLICY,
     Crash,
     CrashAt,
     Sidecar,
-    check,
     dead,
     endings,
     processed_entries,
@@ -83,26 +82,16 @@ def test_an_offloaded_copy_that_only_looks_unreferenced_stays(fake_pulsar: FakeP
     assert [line["decision"] for line in processed_entries(fake_pulsar)] == ["set-aside"]
 
 
-@pytest.mark.parametrize("partitioned", [False, True])
-def test_a_topics_deletion_needs_no_setting(fake_pulsar: FakePulsar, partitioned: bool) -> None:
-    plan = TopicPlan(subscriptions=("sub", "a/b"), schema_versions=2, compacted=True, buckets=1, offloaded=(0,))
-    topic = fake_pulsar.partitioned_topic(NAME, 2, plan) if partitioned else fake_pulsar.topic(NAME, plan)
-    sidecar = Sidecar(fake_pulsar, policy=MAY_BE_SHARED)
-    sidecar.delete_topic(topic, partitioned=partitioned)
-    sidecar.work()
-    check(fake_pulsar)
-    assert fake_pulsar.ledgers() == set()
-    assert dead(fake_pulsar) == set()
-
-
-def test_a_topics_deletion_leaves_the_other_clusters_topic_of_that_name(
+def test_a_topics_deletion_needs_no_setting_and_leaves_the_other_clusters_topic_of_that_name(
     fake_pulsar: FakePulsar, topic: TopicName
 ) -> None:
+    """test_crash_replay has it for ledgers of every kind."""
     ledger_id = orphan(fake_pulsar, topic)
     sidecar = Sidecar(fake_pulsar, policy=MAY_BE_SHARED)
     sidecar.delete_topic(topic)
     sidecar.work()
     assert fake_pulsar.ledgers() == {ledger_id}
+    assert dead(fake_pulsar) == set()
 
 
 def test_an_operations_id_alone_vouches_for_nothing(fake_pulsar: FakePulsar, topic: TopicName) -> None:

@@ -78,7 +78,7 @@ ASKED: list[Callable[[WatchCalls], object]] = [listed, lambda watch: watch.expla
 
 def test_the_sidecar_that_watches_lists_and_explains(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     ledger_id, other = orphan(fake_pulsar, topic), orphan(fake_pulsar, topic)
-    watch = led(fake_pulsar, service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, watch=REPORT)).watch
+    watch = led(fake_pulsar, service_of(fake_pulsar, watch=REPORT)).watch
     status = watch.status()
     assert (status.mode, status.state, status.leader) == (
         WatchMode.REPORT,
@@ -102,7 +102,7 @@ def test_the_sidecar_that_watches_lists_and_explains(fake_pulsar: FakePulsar, to
 
 def test_ended_leaks_are_listed_on_request(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     ledger_id = orphan(fake_pulsar, topic)
-    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, watch=REPORT)
+    service = service_of(fake_pulsar, watch=REPORT)
     led(fake_pulsar, service)
     fake_pulsar.store.remove(ledger_path(ledger_id))
     follow(fake_pulsar, service)
@@ -113,7 +113,7 @@ def test_ended_leaks_are_listed_on_request(fake_pulsar: FakePulsar, topic: Topic
 
 def test_a_leak_is_counted_once_although_it_is_kept_for_a_while(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     lock = replication_lock_path(orphan(fake_pulsar, topic))
-    service = led(fake_pulsar, service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, watch=REPORT))
+    service = led(fake_pulsar, service_of(fake_pulsar, watch=REPORT))
     for change, state in ((fake_pulsar.store.put, LeakState.KEPT), (fake_pulsar.store.remove, LeakState.LEAKED)):
         change(lock)
         follow(fake_pulsar, service)
@@ -125,8 +125,8 @@ def test_a_leak_is_counted_once_although_it_is_kept_for_a_while(fake_pulsar: Fak
 def test_a_sidecar_on_standby_redirects_to_the_one_that_watches(
     fake_pulsar: FakePulsar, ask: Callable[[WatchCalls], object]
 ) -> None:
-    led(fake_pulsar, service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, watch=REPORT, instance=OTHER))
-    service = service_of(fake_pulsar, fake_pulsar.store.other_session(), fake_pulsar.admin, watch=REPORT)
+    led(fake_pulsar, service_of(fake_pulsar, watch=REPORT, instance=OTHER))
+    service = service_of(fake_pulsar, fake_pulsar.store.other_session(), watch=REPORT)
     assert not watch_of(service)._leadership.take()
     answers = [service.watch.leaks(state=None, cause=None, ended=False, limit=1), service.watch.explain(LedgerId(7))]
     assert answers == [Redirect(OTHER.advertised_url)] * 2
@@ -135,7 +135,7 @@ def test_a_sidecar_on_standby_redirects_to_the_one_that_watches(
 
 
 def test_calls_without_a_watching_sidecar_raise_temporary_error(fake_pulsar: FakePulsar) -> None:
-    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, watch=REPORT)
+    service = service_of(fake_pulsar, watch=REPORT)
     for ask in ASKED:
         with pytest.raises(TemporaryError, match="no sidecar watches yet"):
             ask(service.watch)
@@ -143,15 +143,15 @@ def test_calls_without_a_watching_sidecar_raise_temporary_error(fake_pulsar: Fak
 
 def test_a_sidecar_does_not_redirect_to_its_own_earlier_run(fake_pulsar: FakePulsar) -> None:
     earlier = SidecarInstance("sidecar-1", "http://a", None, -1)
-    led(fake_pulsar, service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, watch=REPORT, instance=earlier))
-    service = service_of(fake_pulsar, fake_pulsar.store.other_session(), fake_pulsar.admin, watch=REPORT)
+    led(fake_pulsar, service_of(fake_pulsar, watch=REPORT, instance=earlier))
+    service = service_of(fake_pulsar, fake_pulsar.store.other_session(), watch=REPORT)
     for ask in ASKED:
         with pytest.raises(TemporaryError, match="no sidecar watches yet"):
             ask(service.watch)
 
 
 def test_before_the_first_whole_reading_nothing_is_listed(fake_pulsar: FakePulsar) -> None:
-    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, watch=REPORT)
+    service = service_of(fake_pulsar, watch=REPORT)
     watch = watch_of(service)
     watch._leadership.take()
     watch._state, watch._detail = WatchState.STARTING, "the sidecar reads the whole metadata store"
@@ -177,7 +177,7 @@ def test_before_the_first_whole_reading_nothing_is_listed(fake_pulsar: FakePulsa
 def test_disabled_watch_hides_only_the_leaks(
     fake_pulsar: FakePulsar, enabled: bool, configuration: WatchConfiguration | None, setting: str
 ) -> None:
-    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, enabled=enabled, watch=configuration)
+    service = service_of(fake_pulsar, enabled=enabled, watch=configuration)
     for ask in ASKED:
         with pytest.raises(DisabledError, match=setting):
             ask(service.watch)
@@ -192,10 +192,8 @@ def test_disabled_watch_hides_only_the_leaks(
 
 def test_brake_and_holds_are_shared_by_all_sidecars(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     orphan(fake_pulsar, topic)
-    leader = led(
-        fake_pulsar, service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, watch=REPORT, instance=OTHER)
-    )
-    other = service_of(fake_pulsar, fake_pulsar.store.other_session(), fake_pulsar.admin, watch=REPORT)
+    leader = led(fake_pulsar, service_of(fake_pulsar, watch=REPORT, instance=OTHER))
+    other = service_of(fake_pulsar, fake_pulsar.store.other_session(), watch=REPORT)
     leader.watch._control_node.brake("too many")
     other.watch.hold(str(topic))
     assert (leader.watch.status().braked, leader.watch.control().holds) == ("too many", (str(topic),))
@@ -208,7 +206,7 @@ def test_brake_and_holds_are_shared_by_all_sidecars(fake_pulsar: FakePulsar, top
 
 def test_a_scrape_asks_the_metadata_store_for_nothing(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     orphan(fake_pulsar, topic)
-    service = led(fake_pulsar, service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, watch=REPORT))
+    service = led(fake_pulsar, service_of(fake_pulsar, watch=REPORT))
     fake_pulsar.store.fail_next("read", TemporaryError("asked"), times=1)
     readings = service._gauges().watch
     assert (readings.state, readings.leaks, readings.braked) == (WatchState.WATCHING, {LeakState.LEAKED: 1}, None)

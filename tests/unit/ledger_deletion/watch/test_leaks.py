@@ -84,72 +84,28 @@ def test_forget_is_idempotent(leaks: LeakStore) -> None:
 # --- ignored changes -------------------------------------------------------------------------------------------------
 
 
-def forged(document: dict[str, object]) -> None:
-    _mark(document).pop("signature")
+Change = Callable[[dict[str, object], dict[str, object], dict[str, object]], object]
+"""Changes a node's document, its record, or the record's mark."""
+CHANGES: dict[str, Change] = {
+    "forged": lambda document, record, mark: mark.pop("signature"),
+    "of another key": lambda document, record, mark: mark.update(signature="0" * 64),
+    "of another time": lambda document, record, mark: mark.update(dereferencedMs=1),
+    "of another ledger": lambda document, record, mark: record.update(ledgerId=8),
+    "of another topic": lambda document, record, mark: record.update(topicName="persistent://public/default/other"),
+    "of an unknown cause": lambda document, record, mark: document.update(cause="whim"),
+    "without a record": lambda document, record, mark: document.pop("record"),
+    "with a malformed record": lambda document, record, mark: record.update(more=1),
+}
 
 
-def of_another_key(document: dict[str, object]) -> None:
-    _mark(document)["signature"] = "0" * 64
-
-
-def of_another_time(document: dict[str, object]) -> None:
-    _mark(document)["dereferencedMs"] = 1
-
-
-def of_another_ledger(document: dict[str, object]) -> None:
-    _record(document)["ledgerId"] = 8
-
-
-def of_another_topic(document: dict[str, object]) -> None:
-    _record(document)["topicName"] = "persistent://public/default/other"
-
-
-def of_an_unknown_cause(document: dict[str, object]) -> None:
-    document["cause"] = "whim"
-
-
-def without_a_record(document: dict[str, object]) -> None:
-    del document["record"]
-
-
-def with_a_malformed_record(document: dict[str, object]) -> None:
-    _record(document)["more"] = 1
-
-
-def _record(document: dict[str, object]) -> dict[str, object]:
-    record = document["record"]
-    assert isinstance(record, dict)
-    return record
-
-
-def _mark(document: dict[str, object]) -> dict[str, object]:
-    mark = _record(document)["sidecar"]
-    assert isinstance(mark, dict)
-    return mark
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        forged,
-        of_another_key,
-        of_another_time,
-        of_another_ledger,
-        of_another_topic,
-        of_an_unknown_cause,
-        without_a_record,
-        with_a_malformed_record,
-    ],
-)
-def test_evidence_with_invalid_signature_is_ignored(
-    leaks: LeakStore, store: FakeMetadataStore, change: Callable[[dict[str, object]], None]
-) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+def test_evidence_with_invalid_signature_is_ignored(leaks: LeakStore, store: FakeMetadataStore, change: str) -> None:
     leaks.keep(evidence(leaks, 7))
     kept = evidence(leaks, 9)
     leaks.keep(kept)
     node = store.peek(f"{LEAKS}/7")
     document = json.loads(node.data)
-    change(document)
+    CHANGES[change](document, document["record"], document["record"]["sidecar"])
     store.put(f"{LEAKS}/7", json.dumps(document).encode())
     assert leaks.all() == ([kept], [f"{LEAKS}/7"])
 

@@ -21,10 +21,14 @@ from tests.unit.ledger_deletion.watch.watching import (
 )
 
 
-def test_the_brake_holds_until_an_operator_resumes(fake_pulsar: FakePulsar) -> None:
-    topic = crowd(fake_pulsar, 60)
+@pytest.fixture
+def crowded(fake_pulsar: FakePulsar) -> TopicName:
+    return crowd(fake_pulsar, 60)
+
+
+def test_the_brake_holds_until_an_operator_resumes(fake_pulsar: FakePulsar, crowded: TopicName) -> None:
     with Watcher(fake_pulsar).go(10) as watcher:
-        gone = fake_pulsar.trim(topic, 51, dies_between=True)
+        gone = fake_pulsar.trim(crowded, 51, dies_between=True)
         watcher.go(SOON)
         assert "51 references vanished within 10 minutes" in (watcher.status().braked or "")
         assert watcher.status().vanished == 51
@@ -60,12 +64,11 @@ def test_vanished_references_are_forgotten_after_ten_minutes(fake_pulsar: FakePu
         assert len(appended(fake_pulsar)) == 80
 
 
-def test_loss_within_the_limit_does_not_brake_later(fake_pulsar: FakePulsar) -> None:
-    topic = crowd(fake_pulsar, 60)
+def test_loss_within_the_limit_does_not_brake_later(fake_pulsar: FakePulsar, crowded: TopicName) -> None:
     with Watcher(fake_pulsar).go(10) as watcher:
-        fake_pulsar.trim(topic, 40, dies_between=True)
+        fake_pulsar.trim(crowded, 40, dies_between=True)
         watcher.go(A_WHILE + SOON)
-        fake_pulsar.trim(topic, 15)
+        fake_pulsar.trim(crowded, 15)
         watcher.go(SOON)
         assert (watcher.status().vanished, watcher.status().braked) == (0, None)
 
@@ -86,9 +89,8 @@ def test_losses_seen_by_an_earlier_leader_count_for_the_next(fake_pulsar: FakePu
 
 @pytest.mark.parametrize("number", [1, 25, 51])
 def test_a_failure_between_two_pieces_of_evidence_hides_none_from_the_brake(
-    fake_pulsar: FakePulsar, number: int
+    fake_pulsar: FakePulsar, crowded: TopicName, number: int
 ) -> None:
-    topic = crowd(fake_pulsar, 60)
     with Watcher(fake_pulsar).go(10) as watcher:
         creations = iter(range(1, 1_000))
 
@@ -97,17 +99,16 @@ def test_a_failure_between_two_pieces_of_evidence_hides_none_from_the_brake(
                 raise TemporaryError("ZooKeeper is away")
 
         watcher.store.before("create", fail_once, times=-1)
-        fake_pulsar.trim(topic, 51, dies_between=True)
+        fake_pulsar.trim(crowded, 51, dies_between=True)
         watcher.go(SOON)
         assert watcher.status().vanished == 51
         assert watcher.status().braked is not None
 
 
-def test_a_brake_that_could_not_be_written_is_tried_again(fake_pulsar: FakePulsar) -> None:
-    topic = crowd(fake_pulsar, 60)
+def test_a_brake_that_could_not_be_written_is_tried_again(fake_pulsar: FakePulsar, crowded: TopicName) -> None:
     with Watcher(fake_pulsar).go(10) as watcher:
         watcher.store.fail_next("create", TemporaryError("ZooKeeper is away"), path=CONTROL, times=3)
-        fake_pulsar.trim(topic, 51, dies_between=True)
+        fake_pulsar.trim(crowded, 51, dies_between=True)
         watcher.go(2 * SOON)
         assert watcher.status().braked is not None
         watcher.go(SETTLE_SECONDS + SOON)
@@ -131,11 +132,10 @@ LOST = 11 * MINUTE
 """Longer than the brake's window."""
 
 
-def test_without_its_brake_no_evidence_is_written_beyond_the_limit(fake_pulsar: FakePulsar) -> None:
-    topic = crowd(fake_pulsar, 60)
+def test_without_its_brake_no_evidence_is_written_beyond_the_limit(fake_pulsar: FakePulsar, crowded: TopicName) -> None:
     with Watcher(fake_pulsar).go(10) as first:
         first.store.fail_next("create", TemporaryError("ZooKeeper is away"), path=CONTROL, times=1_000)
-        fake_pulsar.trim(topic, 51, dies_between=True)
+        fake_pulsar.trim(crowded, 51, dies_between=True)
         first.go(SOON)
         assert kept(fake_pulsar) == []
     fake_pulsar.clock.advance_ms(round(1_000 * LOST))
@@ -182,10 +182,9 @@ def test_evidence_of_a_disaster_counts_however_long_there_was_no_leader(fake_pul
         assert ("51 references" in (second.status().braked or "")) is not resumed
 
 
-def test_brake_engages_while_owners_cannot_be_queried(fake_pulsar: FakePulsar) -> None:
-    topic = crowd(fake_pulsar, 60)
+def test_brake_engages_while_owners_cannot_be_queried(fake_pulsar: FakePulsar, crowded: TopicName) -> None:
     with Watcher(fake_pulsar).go(10) as first:
-        fake_pulsar.trim(topic, 51, dies_between=True)
+        fake_pulsar.trim(crowded, 51, dies_between=True)
         first.go(SOON)
     fake_pulsar.store.remove(CONTROL)
     fake_pulsar.clock.advance_ms(round(1_000 * LOST))
@@ -229,10 +228,9 @@ def test_a_disaster_after_an_earlier_resuming_counts_for_the_next_leader(fake_pu
         assert "51 references" in (second.status().braked or "")
 
 
-def test_resume_holds_for_the_next_leader(fake_pulsar: FakePulsar) -> None:
-    topic = crowd(fake_pulsar, 60)
+def test_resume_holds_for_the_next_leader(fake_pulsar: FakePulsar, crowded: TopicName) -> None:
     with Watcher(fake_pulsar).go(10) as first:
-        fake_pulsar.trim(topic, 51, dies_between=True)
+        fake_pulsar.trim(crowded, 51, dies_between=True)
         first.go(SOON)
         WatchControlNode(fake_pulsar.store).resume()
         first.go(5)
@@ -245,11 +243,10 @@ def test_resume_holds_for_the_next_leader(fake_pulsar: FakePulsar) -> None:
 @pytest.mark.parametrize("seconds", [SETTLE_SECONDS, LOST])
 @pytest.mark.parametrize("copy", [None, b'{"braked":null,"holds":[]}'])
 def test_a_control_node_that_vanished_or_is_an_old_copy_releases_no_brake(
-    fake_pulsar: FakePulsar, copy: bytes | None, seconds: float
+    fake_pulsar: FakePulsar, crowded: TopicName, copy: bytes | None, seconds: float
 ) -> None:
-    topic = crowd(fake_pulsar, 60)
     with Watcher(fake_pulsar).go(10) as watcher:
-        fake_pulsar.trim(topic, 51, dies_between=True)
+        fake_pulsar.trim(crowded, 51, dies_between=True)
         watcher.go(SOON + seconds)
         fake_pulsar.store.remove(CONTROL)
         if copy is not None:
