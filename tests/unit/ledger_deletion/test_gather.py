@@ -1,8 +1,11 @@
 """Reads before an evaluation, their order, and failures that stop it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.features.ledger_deletion.second_phase.decide import (
     Facts,
@@ -12,13 +15,15 @@ from pulsar_sidecar.features.ledger_deletion.second_phase.decide import (
     UndecodableLedger,
     Unreferenced,
 )
+from pulsar_sidecar.features.ledger_deletion.second_phase.gather import OwnerNodes
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import operation_path
 from pulsar_sidecar.model.errors import TemporaryError
-from pulsar_sidecar.model.ids import LedgerId, OperationId
-from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
-from pulsar_sidecar.model.metadata import Guard
+from pulsar_sidecar.model.ids import LedgerId, NodeVersion, OperationId
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState, LedgerType
+from pulsar_sidecar.model.metadata import Guard, Node
 from pulsar_sidecar.model.names import CursorName, TopicName
-from pulsar_sidecar.ownership.claims import DataClaim, ForeignLedger
+from pulsar_sidecar.ownership.claims import DataClaim, ForeignLedger, owner_path
+from pulsar_sidecar.ownership.compaction import CompactedLedgers
 from pulsar_sidecar.ownership.paths import (
     cursor_path,
     instance_id_path,
@@ -32,17 +37,26 @@ from pulsar_sidecar.ownership.paths import (
 from pulsar_sidecar.protobuf import MLDataFormats_pb2 as ml
 
 from tests.fakes.bookkeeper import (
+    FakeLedgerEntries,
     bucket_custom_metadata,
     compacted_custom_metadata,
+    cursor_bytes,
     cursor_custom_metadata,
     data_custom_metadata,
+    ledger_metadata_bytes,
+    managed_ledger_bytes,
+    position_entry,
     schema_custom_metadata,
+    schema_locator_bytes,
 )
+from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.pulsar import INSTANCE_ID, FakePulsar, TopicPlan
+from tests.unit.ledger_deletion.cases import CLAIMS
 from tests.unit.ledger_deletion.orphans import NAME, about
 from tests.unit.ledger_deletion.sidecars import Sidecar
 
 COMPACTION = CursorName("__compaction")
+CURSOR_LEDGER = LedgerId(500)
 
 
 @pytest.fixture
@@ -111,13 +125,6 @@ def test_each_kind_of_orphan_is_found_unreferenced_and_guarded(fake_pulsar: Fake
         assert facts.references == Unreferenced(())
 
 
-def test_a_closed_compaction_cursor_needs_no_bookie(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    compacted = fake_pulsar.compact(topic, closed=True)
-    fake_pulsar.entries.fail(TemporaryError("no bookie answers"))
-    (facts,) = gather(fake_pulsar, about(topic, compacted, LedgerComponent.COMPACTED_LEDGER))
-    assert isinstance(facts.references, Referenced)
-
-
 def test_a_bookie_that_does_not_answer_makes_one_unknown_and_no_other(
     fake_pulsar: FakePulsar, topic: TopicName
 ) -> None:
@@ -140,6 +147,72 @@ def test_a_compaction_cursor_that_cannot_be_read_is_unknown(
         fake_pulsar.entries.drop(cursor_ledger)
     (facts,) = gather(fake_pulsar, about(topic, compacted, LedgerComponent.COMPACTED_LEDGER))
     assert isinstance(facts.references, ReferencesUnknown)
+
+
+# --- one owner's node ------------------------------------------------------------------------------------------------
+
+
+def references(
+    kind: LedgerComponent, data: bytes, ledger_id: int = 7, tail: Sequence[int | None] = ()
+) -> Referenced | Unreferenced | ReferencesUnknown:
+    """What the node of the kind's owner says; ``tail`` has the positions in the compaction cursor's ledger."""
+    store, entries = FakeMetadataStore(), FakeLedgerEntries()
+    store.put(ledger_path(CURSOR_LEDGER), ledger_metadata_bytes(LedgerState.OPEN))
+    entries.put(CURSOR_LEDGER, *map(position_entry, tail))
+    path = owner_path(CLAIMS[kind])
+    nodes = OwnerNodes({path: Node(path, data, NodeVersion(4), 0, 0, 1)}, CompactedLedgers(store, entries, "/ledgers"))
+    return nodes.references(CLAIMS[kind], LedgerId(ledger_id))
+
+
+def node_bytes(kind: LedgerComponent, ids: Sequence[int]) -> bytes:
+    """A node of that kind that references exactly these ledgers (a cursor's ledger: the first of them)."""
+    first = ids[0] if ids else None
+    match kind:
+        case LedgerComponent.MANAGED_LEDGER:
+            return managed_ledger_bytes(ids)
+        case LedgerComponent.MANAGED_CURSOR:
+            return cursor_bytes(first)
+        case LedgerComponent.SCHEMA_STORAGE:
+            return schema_locator_bytes(ids or [-1])
+        case LedgerComponent.COMPACTED_LEDGER:
+            return cursor_bytes(None, compacted_ledger=first)
+        case _:
+            return cursor_bytes(None, buckets={f"#pulsar.internal.delayed.bucket_{each}_1": each for each in ids})
+
+
+@given(st.sampled_from(LedgerComponent), st.sets(st.integers(0, 20), max_size=6).map(sorted), st.integers(0, 20))
+def test_referenced_exactly_if_the_node_names_it(kind: LedgerComponent, ids: list[int], asked: int) -> None:
+    named = ids[:1] if kind in (LedgerComponent.MANAGED_CURSOR, LedgerComponent.COMPACTED_LEDGER) else ids
+    guard = Guard(owner_path(CLAIMS[kind]), NodeVersion(4))
+    expected = Referenced(guard) if asked in named else Unreferenced((guard,))
+    assert references(kind, node_bytes(kind, ids), asked) == expected
+
+
+@pytest.mark.parametrize("kind", LedgerComponent)
+@pytest.mark.parametrize("damaged", [b"\xff", b"\x0a\x05", b"Gx\x00"])
+def test_a_damaged_node_proves_nothing(kind: LedgerComponent, damaged: bytes) -> None:
+    assert isinstance(references(kind, damaged), ReferencesUnknown)
+
+
+@pytest.mark.parametrize(
+    ("tail", "referenced"),
+    [
+        ([7], True),
+        ([None, 7], True),
+        ([7, None], True),
+        ([7, 8], True),
+        ([7, 8, 9], False),
+        ([8], False),
+        ([None, None], False),
+    ],
+)
+@pytest.mark.parametrize("stale", [None, 7])
+def test_the_last_two_positions_of_an_open_compaction_cursor_count_and_not_its_nodes(
+    tail: list[int | None], referenced: bool, stale: int | None
+) -> None:
+    data = cursor_bytes(CURSOR_LEDGER, compacted_ledger=stale)
+    found = references(LedgerComponent.COMPACTED_LEDGER, data, tail=tail)
+    assert isinstance(found, Referenced if referenced else Unreferenced)
 
 
 # --- offloaded ---------------------------------------------------------------------------------------------------
