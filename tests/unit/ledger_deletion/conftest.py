@@ -1,9 +1,15 @@
 import pytest
 from pulsar_sidecar.model.names import TopicName
 
+from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.orphans import NAME
 from tests.unit.ledger_deletion.sidecars import Sidecar
+
+
+@pytest.fixture
+def store() -> FakeMetadataStore:
+    return FakeMetadataStore()
 
 
 @pytest.fixture

@@ -14,11 +14,6 @@ from tests.fakes.metadata import FakeMetadataStore
 OWN = SidecarInstance("sidecar-1", "http://127.0.0.1:8750", "http://127.0.0.1:8080", 5)
 
 
-@pytest.fixture
-def store() -> FakeMetadataStore:
-    return FakeMetadataStore()
-
-
 # --- pause and rate -------------------------------------------------------------------------------------------------
 
 

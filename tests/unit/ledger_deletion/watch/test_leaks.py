@@ -22,11 +22,6 @@ PATH = "/managed-ledgers/public/default/persistent/orders"
 
 
 @pytest.fixture
-def store() -> FakeMetadataStore:
-    return FakeMetadataStore()
-
-
-@pytest.fixture
 def leaks(store: FakeMetadataStore) -> LeakStore:
     return LeakStore(store, CrashAt())
 

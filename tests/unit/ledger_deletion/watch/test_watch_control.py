@@ -22,11 +22,6 @@ TOPIC = parse_topic_name("persistent://public/default/orders-partition-3")
 
 
 @pytest.fixture
-def store() -> FakeMetadataStore:
-    return FakeMetadataStore()
-
-
-@pytest.fixture
 def node(store: FakeMetadataStore) -> WatchControlNode:
     return WatchControlNode(store)
 
