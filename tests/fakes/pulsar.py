@@ -219,13 +219,8 @@ class FakePulsar:
     def shadow(self, name: str, source: TopicName, *, spelled: str | None = None) -> TopicName:
         """Create a shadow with its own cursor and a copy of the source's list, including offload contexts."""
         topic = parse_topic_name(name)
-        node = self._node(managed_ledger_path(source.managed_ledger_name))
-        listed = managed_ledger_references(node.data).ledgers
-        data = managed_ledger_bytes(
-            listed,
-            properties={SHADOW_SOURCE: spelled or str(source)},
-            offloaded={ledger_id: entry.offload for ledger_id, entry in listed.items() if entry.offload},
-        )
+        properties = {SHADOW_SOURCE: spelled or str(source)}
+        data = managed_ledger_bytes(self.listed(source), properties=properties, offloaded=self.copies_of(source))
         self.store.put(managed_ledger_path(topic.managed_ledger_name), data)
         self.cursor(topic, "of-the-shadow")
         return topic
@@ -316,6 +311,11 @@ class FakePulsar:
     def delete_by_broker(self, deletion: TopicDeletion) -> None:
         """Delete like a broker, one step at a time; raise `OutcomeUnknownError` if it dies meanwhile."""
         delete_topic(self, deletion)
+
+    def copies_of(self, topic: TopicName) -> dict[LedgerId, OffloadContext]:
+        """Return the offload attempts in the topic's list."""
+        listed = managed_ledger_references(self._node(managed_ledger_path(topic.managed_ledger_name)).data).ledgers
+        return {ledger_id: entry.offload for ledger_id, entry in listed.items() if entry.offload}
 
     def listed_at(self, path: str) -> list[LedgerId]:
         """Return the list in a managed ledger's node, empty without a node."""

@@ -56,10 +56,8 @@ def back_as_a_shadow(setting: Setting) -> set[LedgerId]:
 def turned_into_a_shadow_in_place(setting: Setting) -> set[LedgerId]:
     """An operator sets the property on the managed ledger, and it is loaded."""
     fake_pulsar, source = setting.fake_pulsar, with_source(setting)
-    node = fake_pulsar.store.peek(managed_ledger_path(source.managed_ledger_name))
-    listed = managed_ledger_references(node.data).ledgers
-    contexts = {ledger_id: entry.offload for ledger_id, entry in listed.items() if entry.offload}
-    data = managed_ledger_bytes(listed, properties={SHADOW_SOURCE: str(source)}, offloaded=contexts)
+    listed, copies = fake_pulsar.listed(source), fake_pulsar.copies_of(source)
+    data = managed_ledger_bytes(listed, properties={SHADOW_SOURCE: str(source)}, offloaded=copies)
     fake_pulsar.store.put(managed_ledger_path(setting.topic.managed_ledger_name), data)
     return set(listed) & fake_pulsar.ledgers()
 

@@ -13,10 +13,9 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
 )
 from pulsar_sidecar.model.errors import DataLossError, OutcomeUnknownError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.ledgers import LedgerType, OffloadContext
+from pulsar_sidecar.model.ledgers import LedgerType
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.ownership.paths import ledger_path, managed_ledger_path
-from pulsar_sidecar.ownership.references import managed_ledger_references
 from pulsar_sidecar.ownership.shadows import SHADOW_SOURCE
 
 from tests.fakes.bookkeeper import compressed, data_custom_metadata, managed_ledger_bytes
@@ -360,24 +359,18 @@ def with_shadow() -> tuple[FakePulsar, TopicName, TopicName]:
     return fake_pulsar, source, fake_pulsar.shadow(SHADOW, source)
 
 
-def copies(fake_pulsar: FakePulsar, topic: TopicName) -> dict[LedgerId, OffloadContext]:
-    node = fake_pulsar.store.peek(managed_ledger_path(topic.managed_ledger_name))
-    listed = managed_ledger_references(node.data).ledgers
-    return {ledger_id: entry.offload for ledger_id, entry in listed.items() if entry.offload}
-
-
 def records(fake_pulsar: FakePulsar, topic: TopicName) -> list[PendingDeleteLedgerInfo]:
     """Records of a version that knew no shadows."""
     return [about(topic, each) for each in fake_pulsar.listed(topic)] + [
         replace(about(topic, each), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context)
-        for each, context in copies(fake_pulsar, topic).items()
+        for each, context in fake_pulsar.copies_of(topic).items()
     ]
 
 
 @pytest.mark.parametrize("shadow_is", ["there", "emptied", "gone"])
 def test_ledgers_of_the_source_are_kept(shadow_is: str) -> None:
     fake_pulsar, source, shadow = with_shadow()
-    before, kept = fake_pulsar.ledgers() & set(fake_pulsar.listed(source)), copies(fake_pulsar, source)
+    before, kept = fake_pulsar.ledgers() & set(fake_pulsar.listed(source)), fake_pulsar.copies_of(source)
     sent = records(fake_pulsar, shadow)
     path = managed_ledger_path(shadow.managed_ledger_name)
     if shadow_is == "emptied":

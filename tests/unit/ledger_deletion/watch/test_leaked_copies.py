@@ -11,7 +11,6 @@ from pulsar_sidecar.model.errors import ConflictError, NotFoundError, PermanentE
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerType, OffloadContext
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.ownership.references import managed_ledger_references
 
 from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.fakes.offload import PARTS
@@ -44,12 +43,6 @@ def topic(fake_pulsar: FakePulsar) -> TopicName:
     return fake_pulsar.topic("persistent://public/default/offloaded", plan)
 
 
-def contexts(fake_pulsar: FakePulsar, topic: TopicName) -> dict[int, OffloadContext]:
-    node = fake_pulsar.store.peek(path_of(topic))
-    listed = managed_ledger_references(node.data).ledgers
-    return {ledger_id: entry.offload for ledger_id, entry in listed.items() if entry.offload is not None}
-
-
 def write_list(
     fake_pulsar: FakePulsar, topic: TopicName, ids: Iterable[int], offloaded: dict[int, OffloadContext]
 ) -> None:
@@ -59,7 +52,7 @@ def write_list(
 def trim_first(fake_pulsar: FakePulsar, topic: TopicName) -> tuple[LedgerId, OffloadContext]:
     """Trim like a broker that dies before it deletes anything."""
     first, *others = fake_pulsar.listed(topic)
-    offloaded = contexts(fake_pulsar, topic)
+    offloaded = fake_pulsar.copies_of(topic)
     write_list(fake_pulsar, topic, others, offloaded)
     return first, offloaded[first]
 
@@ -68,7 +61,7 @@ def begin_offload(
     fake_pulsar: FakePulsar, topic: TopicName, *, parts: Iterable[str] = PARTS
 ) -> tuple[LedgerId, OffloadContext]:
     """The third ledger's offload fails after it has written so much."""
-    ledger_id, offloaded = fake_pulsar.listed(topic)[-1], contexts(fake_pulsar, topic)
+    ledger_id, offloaded = fake_pulsar.listed(topic)[-1], fake_pulsar.copies_of(topic)
     failed = replace(fake_pulsar.offloaded.context(uid_msb=100), complete=False)
     write_list(fake_pulsar, topic, fake_pulsar.listed(topic), {**offloaded, ledger_id: failed})
     if parts:
@@ -78,7 +71,7 @@ def begin_offload(
 
 def replace_attempt(fake_pulsar: FakePulsar, topic: TopicName, ledger_id: LedgerId) -> None:
     second = replace(fake_pulsar.offloaded.context(uid_msb=200), complete=False)
-    offloaded = {**contexts(fake_pulsar, topic), ledger_id: second}
+    offloaded = {**fake_pulsar.copies_of(topic), ledger_id: second}
     write_list(fake_pulsar, topic, fake_pulsar.listed(topic), offloaded)
     fake_pulsar.offloaded.put(ledger_id, second, topic.managed_ledger_name)
 
@@ -123,14 +116,14 @@ def test_copy_left_by_a_trim_is_appended(fake_pulsar: FakePulsar, topic: TopicNa
     assert accepted_records(fake_pulsar) == []
     watcher.go(3)
     demand_appended_and_deleted(fake_pulsar, watcher, first, context, LeakCause.TRIM)
-    (second,) = contexts(fake_pulsar, topic).items()
+    (second,) = fake_pulsar.copies_of(topic).items()
     assert fake_pulsar.offloaded.parts(LedgerId(second[0]), second[1]) == PARTS
 
 
 def test_copies_left_by_a_topic_deletion_are_appended(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
 ) -> None:
-    left = contexts(fake_pulsar, topic)
+    left = fake_pulsar.copies_of(topic)
     for ledger_id in fake_pulsar.listed(topic):
         fake_pulsar.remove_ledger(ledger_id)
     fake_pulsar.store.remove(path_of(topic))
@@ -169,7 +162,7 @@ def test_copy_left_by_a_failed_offload_is_appended(
     replace_attempt(fake_pulsar, topic, ledger_id)
     watcher.go(SETTLED)
     demand_appended_and_deleted(fake_pulsar, watcher, ledger_id, failed, LeakCause.FAILED_OFFLOAD)
-    running = contexts(fake_pulsar, topic)[ledger_id]
+    running = fake_pulsar.copies_of(topic)[ledger_id]
     assert fake_pulsar.offloaded.parts(ledger_id, running) == PARTS
 
 
@@ -310,7 +303,7 @@ def test_a_place_that_is_not_allowed_is_named_and_not_followed(fake_pulsar: Fake
 
 def test_copy_of_another_cluster_is_left(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
     first = fake_pulsar.listed(topic)[0]
-    context = contexts(fake_pulsar, topic)[first]
+    context = fake_pulsar.copies_of(topic)[first]
     fake_pulsar.offloaded.put(first, context, topic.managed_ledger_name, cluster_name="another")
     trim_first(fake_pulsar, topic)
     watcher.go(SETTLED)
