@@ -10,7 +10,7 @@ from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.bookkeeper import data_custom_metadata
 from tests.fakes.pulsar import FakePulsar
-from tests.unit.ledger_deletion.sidecars import endings
+from tests.unit.ledger_deletion.sidecars import Sidecar, check, endings, send
 
 NAME = "persistent://public/default/orders"
 GONE = ("kept", "already-gone")
@@ -39,6 +39,24 @@ def about_copy(
     if is_stored:
         fake_pulsar.offloaded.put(LedgerId(ledger_id), context, topic.managed_ledger_name)
     return replace(about(topic, ledger_id), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context)
+
+
+def recorded_orphan(fake_pulsar: FakePulsar, topic: TopicName, **options: object) -> LedgerId:
+    """An orphan with a record that waits."""
+    ledger_id = orphan(fake_pulsar, topic, **options)
+    send(fake_pulsar, about(topic, ledger_id))
+    return ledger_id
+
+
+def recorded_orphans(fake_pulsar: FakePulsar, topic: TopicName, count: int) -> list[LedgerId]:
+    return [recorded_orphan(fake_pulsar, topic) for _ in range(count)]
+
+
+def work_off(sidecar: Sidecar, *ledger_ids: LedgerId) -> None:
+    """Have everything done that is to be done; these ledgers are deleted by that."""
+    sidecar.work()
+    check(sidecar.fake_pulsar)
+    assert all(ends(sidecar.fake_pulsar, ledger_id) == [DELETED] for ledger_id in ledger_ids)
 
 
 def ends(fake_pulsar: FakePulsar, ledger_id: int) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT
 from tests.fakes.clock import FakeClock
 from tests.fakes.deletion_topics import FakeDeletionTopics
 from tests.unit.ledger_deletion.driving import OP
-from tests.unit.ledger_deletion.orphans import about, orphan
+from tests.unit.ledger_deletion.orphans import about, recorded_orphan
 from tests.unit.ledger_deletion.replay_settings import small
 from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, check, endings, restarted, send
 
@@ -56,8 +56,7 @@ def test_a_redrive_loses_no_dead_letter(point: int) -> None:
 def test_an_undelete_brings_the_ledger_back_once(point: int) -> None:
     setting = small()
     fake_pulsar, topic = setting.fake_pulsar, setting.topic
-    ledger_id = orphan(fake_pulsar, topic)
-    send(fake_pulsar, about(topic, ledger_id))
+    ledger_id = recorded_orphan(fake_pulsar, topic)
     Sidecar(fake_pulsar).work()
     assert ledger_id not in fake_pulsar.ledgers()
 

@@ -12,17 +12,27 @@ from pulsar_sidecar.ownership.paths import ledger_path, managed_ledger_path, und
 
 from tests.fakes.bookkeeper import data_custom_metadata, managed_ledger_bytes
 from tests.fakes.pulsar import FakePulsar
-from tests.unit.ledger_deletion.orphans import DELETED, GONE, RETRY, about, about_copy, ends, orphan, waiting
+from tests.unit.ledger_deletion.orphans import (
+    DELETED,
+    GONE,
+    RETRY,
+    about,
+    about_copy,
+    ends,
+    orphan,
+    recorded_orphan,
+    waiting,
+    work_off,
+)
 from tests.unit.ledger_deletion.sidecars import METRICS, Sidecar, check, endings, judged, processed_entries, send
 
 # --- deleting ----------------------------------------------------------------------------------------------------
 
 
 def test_an_orphan_is_deleted_after_its_bytes_are_kept(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    ledger_id = orphan(fake_pulsar, topic)
+    ledger_id = recorded_orphan(fake_pulsar, topic)
     kept_first: list[object] = []
     fake_pulsar.store.before("delete_many", lambda: kept_first.extend(judged(fake_pulsar)))
-    send(fake_pulsar, about(topic, ledger_id))
     report = Sidecar(fake_pulsar).process()
     assert (report.deleted, report.postponed) == (1, 0)
     assert report.mean_length_bytes == 1000
@@ -82,25 +92,22 @@ def test_a_reference_that_appears_before_the_deletion_saves_the_ledger(
 
 
 def test_a_change_that_does_not_matter_is_judged_again_and_goes_on(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    ledger_id = orphan(fake_pulsar, topic)
+    ledger_id = recorded_orphan(fake_pulsar, topic)
     fake_pulsar.store.before("delete_many", lambda: fake_pulsar.rollover(topic) and None, times=2)
-    send(fake_pulsar, about(topic, ledger_id))
     Sidecar(fake_pulsar).process()
     assert ends(fake_pulsar, ledger_id) == [DELETED]
     assert len(judged(fake_pulsar)) == 3
 
 
 def test_a_node_that_changes_all_the_time_goes_to_the_retry_topic(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    ledger_id = orphan(fake_pulsar, topic)
+    ledger_id = recorded_orphan(fake_pulsar, topic)
     fake_pulsar.store.before("delete_many", lambda: fake_pulsar.rollover(topic) and None, times=3)
-    send(fake_pulsar, about(topic, ledger_id))
     sidecar = Sidecar(fake_pulsar)
     sidecar.process()
     (message,) = fake_pulsar.topics.waiting(RETRY)
     assert message.properties[RECONSUMETIMES] == "1"
     assert processed_entries(fake_pulsar)[-1]["reason"] == OutcomeReason.CHANGED_MEANWHILE.value
-    sidecar.work()
-    assert ends(fake_pulsar, ledger_id) == [DELETED]
+    work_off(sidecar, ledger_id)
 
 
 def test_a_record_whose_deletion_is_never_answered_carries_that_up_to_its_dead_letter(
@@ -115,7 +122,7 @@ def test_a_record_whose_deletion_is_never_answered_carries_that_up_to_its_dead_l
 
 
 def test_the_ledger_itself_changing_is_a_conflict_too(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    ledger_id = orphan(fake_pulsar, topic)
+    ledger_id = recorded_orphan(fake_pulsar, topic)
 
     def replace_it() -> None:
         fake_pulsar.store.remove(ledger_path(ledger_id))
@@ -123,7 +130,6 @@ def test_the_ledger_itself_changing_is_a_conflict_too(fake_pulsar: FakePulsar, t
         fake_pulsar.store.put(ledger_path(ledger_id), fake_pulsar.store.peek(ledger_path(ledger_id)).data)
 
     fake_pulsar.store.before("delete_many", replace_it)
-    send(fake_pulsar, about(topic, ledger_id))
     Sidecar(fake_pulsar).process()
     assert ends(fake_pulsar, ledger_id) == [("kept", "metadata-mismatch")]
     assert ledger_id in fake_pulsar.ledgers()
@@ -131,9 +137,8 @@ def test_the_ledger_itself_changing_is_a_conflict_too(fake_pulsar: FakePulsar, t
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_lost_answer_to_a_deletion_is_read_again(fake_pulsar: FakePulsar, topic: TopicName, applied: bool) -> None:
-    ledger_id = orphan(fake_pulsar, topic)
+    ledger_id = recorded_orphan(fake_pulsar, topic)
     fake_pulsar.store.lose_answer_next("delete_many", applied=applied)
-    send(fake_pulsar, about(topic, ledger_id))
     Sidecar(fake_pulsar).process()
     assert ends(fake_pulsar, ledger_id) == [GONE if applied else DELETED]
     assert ledger_id not in fake_pulsar.ledgers()
@@ -141,15 +146,12 @@ def test_a_lost_answer_to_a_deletion_is_read_again(fake_pulsar: FakePulsar, topi
 
 
 def test_a_store_that_takes_no_deletion_leaves_it_for_later(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    ledger_id = orphan(fake_pulsar, topic)
+    ledger_id = recorded_orphan(fake_pulsar, topic)
     fake_pulsar.store.fail_next("delete_many", TemporaryError("no permission"), times=3)
-    send(fake_pulsar, about(topic, ledger_id))
     sidecar = Sidecar(fake_pulsar)
     sidecar.process()
     assert ledger_id in fake_pulsar.ledgers()
-    sidecar.work()
-    check(fake_pulsar)
-    assert ends(fake_pulsar, ledger_id) == [DELETED]
+    work_off(sidecar, ledger_id)
 
 
 # --- failures in the counts --------------------------------------------------------------------------------------
@@ -199,12 +201,11 @@ def test_every_attempt_that_is_refused_or_not_confirmed_is_a_failed_deletion(
 def test_auto_recoverys_note_about_a_deleted_ledger_goes_too(
     fake_pulsar: FakePulsar, topic: TopicName, lost: bool
 ) -> None:
-    ledger_id = orphan(fake_pulsar, topic)
+    ledger_id = recorded_orphan(fake_pulsar, topic)
     note = under_replication_mark_path(ledger_id)
     fake_pulsar.store.put(note, b"replica")
     if lost:
         fake_pulsar.store.lose_answer_next("delete_many", applied=True)
-    send(fake_pulsar, about(topic, ledger_id))
     Sidecar(fake_pulsar).process()
     assert ledger_id not in fake_pulsar.ledgers()
     assert fake_pulsar.store.peek(note) is None
@@ -220,11 +221,10 @@ def test_a_note_about_a_living_ledger_stays(fake_pulsar: FakePulsar, topic: Topi
 
 
 def test_a_note_that_cannot_be_removed_is_only_a_warning(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    ledger_id = orphan(fake_pulsar, topic)
+    ledger_id = recorded_orphan(fake_pulsar, topic)
     note = under_replication_mark_path(ledger_id)
     fake_pulsar.store.put(note, b"replica")
     fake_pulsar.store.fail_next("delete", TemporaryError("no session"), path=note)
-    send(fake_pulsar, about(topic, ledger_id))
     sidecar = Sidecar(fake_pulsar)
     sidecar.process()
     assert ends(fake_pulsar, ledger_id) == [DELETED]

@@ -10,8 +10,18 @@ from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.cases import view
-from tests.unit.ledger_deletion.orphans import DELETED, NAME, about, about_copy, ends, orphan
-from tests.unit.ledger_deletion.sidecars import Sidecar, check, endings, judged, restarted, send
+from tests.unit.ledger_deletion.orphans import (
+    DELETED,
+    NAME,
+    about,
+    about_copy,
+    ends,
+    orphan,
+    recorded_orphan,
+    recorded_orphans,
+    work_off,
+)
+from tests.unit.ledger_deletion.sidecars import Sidecar, endings, judged, restarted, send
 
 
 @pytest.mark.parametrize("rate", [None, 1_000.0, 100.0, 7.5])
@@ -29,8 +39,7 @@ def test_a_batch_gathers_once_whatever_the_rate(fake_pulsar: FakePulsar, topic: 
 
 
 def test_facts_are_gathered_again_when_they_are_too_old_to_act_on(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    orphans = [orphan(fake_pulsar, topic) for _ in range(6)]
-    send(fake_pulsar, *(about(topic, ledger_id) for ledger_id in orphans))
+    orphans = recorded_orphans(fake_pulsar, topic, 6)
     reading = view(ledgers=frozenset({orphans[4]}))
 
     def take_long() -> None:
@@ -50,8 +59,7 @@ def test_facts_are_gathered_again_when_they_are_too_old_to_act_on(fake_pulsar: F
 def test_facts_are_never_older_than_ten_seconds_at_any_rate(
     fake_pulsar: FakePulsar, topic: TopicName, rate: float
 ) -> None:
-    orphans = [orphan(fake_pulsar, topic) for _ in range(40)]
-    send(fake_pulsar, *(about(topic, ledger_id) for ledger_id in orphans))
+    orphans = recorded_orphans(fake_pulsar, topic, 40)
     gathered: list[float] = []
     ages: list[float] = []
     fake_pulsar.store.before("now_ms", lambda: gathered.append(fake_pulsar.clock.monotonic_seconds()), times=-1)
@@ -80,16 +88,13 @@ def test_facts_that_take_too_long_to_gather_are_gathered_for_fewer(fake_pulsar: 
 
 
 def test_facts_that_always_take_too_long_postpone_the_batch(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    orphans = [orphan(fake_pulsar, topic) for _ in range(5)]
-    send(fake_pulsar, *(about(topic, ledger_id) for ledger_id in orphans))
+    orphans = recorded_orphans(fake_pulsar, topic, 5)
     fake_pulsar.store.before("now_ms", lambda: fake_pulsar.clock.advance_ms(11_000), times=6)
     sidecar = Sidecar(fake_pulsar)
     report = sidecar.process()
     assert (report.deleted, report.postponed) == (0, 5)
     assert sidecar.warnings == ["postponed 5 records: their facts were too old before the first one's turn"]
-    sidecar.work()
-    check(fake_pulsar)
-    assert all(ends(fake_pulsar, ledger_id) == [DELETED] for ledger_id in orphans)
+    work_off(sidecar, *orphans)
 
 
 def test_an_offloaded_copy_is_not_deleted_on_old_facts_either(fake_pulsar: FakePulsar, topic: TopicName) -> None:
@@ -102,38 +107,31 @@ def test_an_offloaded_copy_is_not_deleted_on_old_facts_either(fake_pulsar: FakeP
 
 
 def test_unstarted_deletions_are_redelivered_after_a_stop(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    orphans = [orphan(fake_pulsar, topic) for _ in range(10)]
-    send(fake_pulsar, *(about(topic, ledger_id) for ledger_id in orphans))
+    orphans = recorded_orphans(fake_pulsar, topic, 10)
     stop = threading.Event()
     sidecar = Sidecar(fake_pulsar, stop=stop)
     fake_pulsar.store.before("delete_many", stop.set, path=ledger_path(orphans[3]))
     report = sidecar.process()
     assert (report.deleted, report.postponed) == (4, 0)
-    restarted(fake_pulsar).work()
-    check(fake_pulsar)
-    assert all(ends(fake_pulsar, ledger_id) == [DELETED] for ledger_id in orphans)
+    work_off(restarted(fake_pulsar), *orphans)
 
 
 @pytest.mark.parametrize("rate", [None, 2.0])
 def test_unstarted_deletions_are_postponed_while_paused(
     fake_pulsar: FakePulsar, topic: TopicName, rate: float | None
 ) -> None:
-    orphans = [orphan(fake_pulsar, topic) for _ in range(10)]
-    send(fake_pulsar, *(about(topic, ledger_id) for ledger_id in orphans))
+    orphans = recorded_orphans(fake_pulsar, topic, 10)
     sidecar = Sidecar(fake_pulsar, rate_per_second=rate)
     fake_pulsar.store.before("delete_many", lambda: setattr(sidecar, "paused", True), path=ledger_path(orphans[3]))
     report = sidecar.process()
     assert (report.deleted, report.postponed) == (4, 6)
     assert sidecar.warnings == ["postponed 6 records: deletion is paused"]
     sidecar.paused = False
-    sidecar.work()
-    check(fake_pulsar)
-    assert all(ends(fake_pulsar, ledger_id) == [DELETED] for ledger_id in orphans)
+    work_off(sidecar, *orphans)
 
 
 def test_a_batch_that_comes_when_deletion_is_paused_is_postponed(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    ledger_id = orphan(fake_pulsar, topic)
-    send(fake_pulsar, about(topic, ledger_id))
+    recorded_orphan(fake_pulsar, topic)
     sidecar = Sidecar(fake_pulsar)
     sidecar.paused = True
     report = sidecar.process()
@@ -141,8 +139,7 @@ def test_a_batch_that_comes_when_deletion_is_paused_is_postponed(fake_pulsar: Fa
 
 
 def test_the_rate_is_not_spent_on_facts_that_are_too_old(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    orphans = [orphan(fake_pulsar, topic) for _ in range(10)]
-    send(fake_pulsar, *(about(topic, ledger_id) for ledger_id in orphans))
+    orphans = recorded_orphans(fake_pulsar, topic, 10)
     fake_pulsar.store.before("delete_many", lambda: fake_pulsar.clock.advance_ms(10_001), path=ledger_path(orphans[0]))
     Sidecar(fake_pulsar, rate_per_second=1.0).process()
     assert all(ends(fake_pulsar, ledger_id) == [DELETED] for ledger_id in orphans)

@@ -25,7 +25,9 @@ from tests.unit.ledger_deletion.orphans import (
     about_copy,
     ends,
     orphan,
+    recorded_orphan,
     waiting,
+    work_off,
 )
 from tests.unit.ledger_deletion.sidecars import Sidecar, check, dead, endings, judged, processed_entries, send
 
@@ -33,10 +35,9 @@ from tests.unit.ledger_deletion.sidecars import Sidecar, check, dead, endings, j
 
 
 def test_a_malformed_message_ends_with_its_reason_and_alone(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    ledger_id = orphan(fake_pulsar, topic)
+    ledger_id = recorded_orphan(fake_pulsar, topic)
     fake_pulsar.topics.put(PENDING, b"\xff\x00 no record")
     fake_pulsar.topics.put(PENDING, b'{"ledgerId":7}')
-    send(fake_pulsar, about(topic, ledger_id))
     Sidecar(fake_pulsar).process()
     rejected = [line for line in processed_entries(fake_pulsar) if line["decision"] == "rejected"]
     assert [line["reason"] for line in rejected] == ["malformed", "malformed"]
@@ -59,9 +60,8 @@ def test_a_ledger_that_claims_an_impossible_owner_holds_up_no_other(fake_pulsar:
 
 
 def test_ten_retries_and_then_the_dead_letter_topic(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    ledger_id = orphan(fake_pulsar, topic)
+    ledger_id = recorded_orphan(fake_pulsar, topic)
     fake_pulsar.store.put(replication_lock_path(ledger_id), b"")
-    send(fake_pulsar, about(topic, ledger_id))
     sidecar = Sidecar(fake_pulsar)
     sidecar.work()
     check(fake_pulsar)
@@ -76,13 +76,11 @@ def test_ten_retries_and_then_the_dead_letter_topic(fake_pulsar: FakePulsar, top
 
 
 def test_too_young_waits_just_long_enough(fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar) -> None:
-    ledger_id = orphan(fake_pulsar, topic, state=LedgerState.OPEN, age_ms=1_000)
-    send(fake_pulsar, about(topic, ledger_id))
+    ledger_id = recorded_orphan(fake_pulsar, topic, state=LedgerState.OPEN, age_ms=1_000)
     sidecar.process()
     (message,) = fake_pulsar.topics.waiting(RETRY)
     assert message.deliver_at_ms == fake_pulsar.clock.now_ms() + 3_599_000
-    sidecar.work()
-    assert ends(fake_pulsar, ledger_id) == [DELETED]
+    work_off(sidecar, ledger_id)
     assert len(fake_pulsar.topics.messages(RETRY)) == 1
 
 
@@ -103,8 +101,7 @@ def test_while_its_operation_runs_a_record_waits_without_counting(fake_pulsar: F
 
 @pytest.mark.parametrize("call", ["read_many", "now_ms", "views"])
 def test_facts_that_cannot_be_gathered_postpone_the_batch(fake_pulsar: FakePulsar, topic: TopicName, call: str) -> None:
-    ledger_id = orphan(fake_pulsar, topic)
-    send(fake_pulsar, about(topic, ledger_id))
+    ledger_id = recorded_orphan(fake_pulsar, topic)
     failing = fake_pulsar.owners.hooks if call == "views" else fake_pulsar.store
     failing.fail_next(call, TemporaryError("no answer"))
     sidecar = Sidecar(fake_pulsar)
@@ -112,9 +109,7 @@ def test_facts_that_cannot_be_gathered_postpone_the_batch(fake_pulsar: FakePulsa
     assert processed_entries(fake_pulsar) == []
     assert waiting(fake_pulsar) == 1
     assert ledger_id in fake_pulsar.ledgers()
-    sidecar.work()
-    check(fake_pulsar)
-    assert ends(fake_pulsar, ledger_id) == [DELETED]
+    work_off(sidecar, ledger_id)
     assert fake_pulsar.topics.messages(RETRY) == []
 
 
@@ -125,9 +120,7 @@ def test_a_plain_record_that_is_seen_too_early_is_not_lost(fake_pulsar: FakePuls
     sidecar.process()
     assert waiting(fake_pulsar) == 1
     fake_pulsar.trim(topic, 1, dies_between=True)
-    sidecar.work()
-    check(fake_pulsar)
-    assert ends(fake_pulsar, ledger_id) == [DELETED]
+    work_off(sidecar, ledger_id)
 
 
 def test_a_plain_record_of_a_living_ledger_ends_after_one_more_look(fake_pulsar: FakePulsar, topic: TopicName) -> None:
@@ -150,8 +143,7 @@ def test_a_marked_version_waits_for_the_list_however_long_it_takes(fake_pulsar: 
         fake_pulsar.clock.advance_ms(600_000)
     assert endings(fake_pulsar) == {}
     fake_pulsar.trim(topic, 1, dies_between=True)
-    sidecar.work()
-    assert ends(fake_pulsar, ledger_id) == [DELETED]
+    work_off(sidecar, ledger_id)
 
 
 def test_a_live_owner_holds_it_back(fake_pulsar: FakePulsar, topic: TopicName) -> None:
@@ -172,25 +164,21 @@ def test_a_live_owner_holds_it_back(fake_pulsar: FakePulsar, topic: TopicName) -
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_judgement_that_is_not_kept_deletes_nothing(fake_pulsar: FakePulsar, topic: TopicName, stored: bool) -> None:
-    ledger_id = orphan(fake_pulsar, topic)
-    send(fake_pulsar, about(topic, ledger_id))
+    ledger_id = recorded_orphan(fake_pulsar, topic)
     sidecar = Sidecar(fake_pulsar)
     sidecar.processor()
     fake_pulsar.topics.lose_receipts_next(stored=stored)
     sidecar.process()
     assert ledger_id in fake_pulsar.ledgers()
     assert waiting(fake_pulsar) == 1
-    sidecar.work()
-    check(fake_pulsar)
-    assert ends(fake_pulsar, ledger_id) == [DELETED]
+    work_off(sidecar, ledger_id)
 
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_an_outcome_that_is_not_kept_is_not_acknowledged(
     fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar, stored: bool
 ) -> None:
-    ledger_id = orphan(fake_pulsar, topic)
-    send(fake_pulsar, about(topic, ledger_id))
+    ledger_id = recorded_orphan(fake_pulsar, topic)
     fake_pulsar.store.before("delete_many", lambda: fake_pulsar.topics.lose_receipts_next(stored=stored))
     sidecar.process()
     assert waiting(fake_pulsar) == 1
@@ -203,8 +191,7 @@ def test_an_outcome_that_is_not_kept_is_not_acknowledged(
 def test_a_copy_for_the_retry_topic_without_receipt_keeps_the_original(
     fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar, stored: bool
 ) -> None:
-    ledger_id = orphan(fake_pulsar, topic, state=LedgerState.OPEN, age_ms=0)
-    send(fake_pulsar, about(topic, ledger_id))
+    ledger_id = recorded_orphan(fake_pulsar, topic, state=LedgerState.OPEN, age_ms=0)
     sidecar.processor()
     fake_pulsar.topics.lose_receipts_next(stored=stored)
     sidecar.process()
@@ -216,8 +203,7 @@ def test_a_copy_for_the_retry_topic_without_receipt_keeps_the_original(
 
 
 def test_a_retried_record_is_not_sent_again_for_want_of_an_outcome(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    ledger_id = orphan(fake_pulsar, topic, state=LedgerState.OPEN, age_ms=0)
-    send(fake_pulsar, about(topic, ledger_id))
+    recorded_orphan(fake_pulsar, topic, state=LedgerState.OPEN, age_ms=0)
     sidecar = Sidecar(fake_pulsar)
     sidecar.processor().publishers[DeletionTopic.OUTCOME].close()  # from now on the outcome topic takes nothing
     for _ in range(20):
@@ -266,8 +252,7 @@ def test_bookkeepers_copy_beside_the_only_listed_one_goes_once_that_is_whole(fak
     assert [line["reason"] for line in processed_entries(fake_pulsar)] == ["may-be-the-last-copy"]
     assert ledger_id in fake_pulsar.ledgers()
     fake_pulsar.offloaded.put(ledger_id, context, topic.managed_ledger_name)
-    sidecar.work()
-    assert ends(fake_pulsar, ledger_id) == [DELETED]
+    work_off(sidecar, ledger_id)
 
 
 # --- directly ----------------------------------------------------------------------------------------------------

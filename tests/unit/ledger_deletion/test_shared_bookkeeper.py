@@ -23,7 +23,7 @@ from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.fakes.pulsar import INSTANCE_ID, FakePulsar
 from tests.unit.ledger_deletion.cases import offload_record, record
-from tests.unit.ledger_deletion.orphans import about, orphan
+from tests.unit.ledger_deletion.orphans import about, orphan, recorded_orphan
 from tests.unit.ledger_deletion.replay_settings import MAY_BE_SHARED
 from tests.unit.ledger_deletion.sidecars import (
     POLICY,
@@ -66,8 +66,7 @@ def test_another_clusters_ledger_stays_and_its_record_is_kept(
 
 
 def test_with_the_setting_a_redriven_record_deletes_its_ledger(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    ledger_id = orphan(fake_pulsar, topic)
-    send(fake_pulsar, about(topic, ledger_id))
+    ledger_id = recorded_orphan(fake_pulsar, topic)
     Sidecar(fake_pulsar, policy=MAY_BE_SHARED).work()
     letters = fake_pulsar.topics.dead_letters()
     redrive(letters, fake_pulsar.topics.publisher(DeletionTopic.PENDING, "redriver"), None, 10, Steps())

@@ -23,7 +23,7 @@ from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
 
 from tests.fakes.bookkeeper import data_custom_metadata, ledger_metadata_bytes
 from tests.fakes.pulsar import FakePulsar
-from tests.unit.ledger_deletion.orphans import about, orphan
+from tests.unit.ledger_deletion.orphans import about, recorded_orphan
 from tests.unit.ledger_deletion.sidecars import Sidecar, dead, endings, processed_entries, send
 
 FOR_EVER = 0
@@ -34,11 +34,10 @@ def deleted(
     fake_pulsar: FakePulsar, topic: TopicName, *, state: LedgerState = LedgerState.CLOSED
 ) -> tuple[LedgerId, bytes]:
     """A ledger that the sidecar has just deleted, and its bytes."""
-    ledger_id = orphan(fake_pulsar, topic, state=state)
+    ledger_id = recorded_orphan(fake_pulsar, topic, state=state)
     node = fake_pulsar.store.peek(ledger_path(ledger_id))
     assert node is not None
     fake_pulsar.entries.put(ledger_id, *[b"entry"] * 10)
-    send(fake_pulsar, about(topic, ledger_id))
     Sidecar(fake_pulsar).process()
     assert ledger_id not in fake_pulsar.ledgers()
     fake_pulsar.topics.drop_connections()
