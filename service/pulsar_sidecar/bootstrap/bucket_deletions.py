@@ -1,24 +1,16 @@
 """Hand-over of delayed indexes' buckets to the deletion service, because features do not import each other."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from pulsar_sidecar.features.delayed_index.ports import UnusableBucket
 from pulsar_sidecar.features.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, signed, signing_key
-from pulsar_sidecar.features.ledger_deletion.results import SentLedger
 from pulsar_sidecar.features.ledger_deletion.steps import Steps
+from pulsar_sidecar.features.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.ownership.paths import read_instance_id
 
 _REQUESTED_BY = "delayed-index repair"
-
-
-class DeletionService(Protocol):
-    """The calls of ledger deletion's service that buckets need."""
-
-    def require_ready(self) -> None: ...
-    def send_pending_delete_ledgers(self, records: Sequence[PendingDeleteLedgerInfo]) -> Sequence[SentLedger]: ...
 
 
 class BucketDeletions:
@@ -30,7 +22,7 @@ class BucketDeletions:
     """
 
     def __init__(
-        self, service: Callable[[], DeletionService], store: MetadataStore, ledgers_root: str, steps: Steps
+        self, service: Callable[[], LedgerDeletion], store: MetadataStore, ledgers_root: str, steps: Steps
     ) -> None:
         """Initialise; each call gets the service anew from ``service``, because its feature may open later."""
         self._service = service
