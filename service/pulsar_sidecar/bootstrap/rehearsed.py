@@ -1,6 +1,6 @@
 """Results of the other features for a rehearsal, because features do not import each other."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from pulsar_sidecar.adapters.pulsar_rest.broker_trackers import RestBrokerTrackers
@@ -85,29 +85,24 @@ class FeaturesLookups:
         return ASSUMPTION, LOAD_ASSUMPTIONS[0]
 
 
-class DeletionsUnderWay:
-    """The rehearsal's `Deletions`."""
-
-    def __init__(self, deletion: Callable[[], LedgerDeletion]) -> None:
-        self._deletion = deletion
-
-    def under_way(self, topics: Collection[TopicName]) -> Sequence[RehearsedDeletion] | None:
-        bases, namespaces = {topic.base for topic in topics}, {topic.namespace for topic in topics}
-        try:
-            return [
-                *(
-                    RehearsedDeletion(one.subject, one.operation_id, one.state.value)
-                    for one in self._deletion().topic_deletions()
-                    if one.topic_name is None or one.topic_name.base in bases
-                ),
-                *(
-                    RehearsedDeletion(one.namespace, one.operation_id, one.state.value)
-                    for one in self._deletion().namespace_deletions()
-                    if one.namespace in namespaces
-                ),
-            ]
-        except DisabledError:
-            return None
+def deletions_under_way(deletion: LedgerDeletion, topics: Collection[TopicName]) -> Sequence[RehearsedDeletion] | None:
+    """Return the deletions of these topics, or of their namespaces; None where two-phase deletion is off."""
+    bases, namespaces = {topic.base for topic in topics}, {topic.namespace for topic in topics}
+    try:
+        return [
+            *(
+                RehearsedDeletion(one.subject, one.operation_id, one.state.value)
+                for one in deletion.topic_deletions()
+                if one.topic_name is None or one.topic_name.base in bases
+            ),
+            *(
+                RehearsedDeletion(one.namespace, one.operation_id, one.state.value)
+                for one in deletion.namespace_deletions()
+                if one.namespace in namespaces
+            ),
+        ]
+    except DisabledError:
+        return None
 
 
 def _subscription(state: AckState) -> RehearsedSubscription:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from pulsar_sidecar.bootstrap.rehearsed import DeletionsUnderWay, FeaturesLookups
+from pulsar_sidecar.bootstrap.rehearsed import FeaturesLookups, deletions_under_way
 from pulsar_sidecar.features.deduplication.policies import DeduplicationPolicy
 from pulsar_sidecar.features.ledger_deletion.results import OperationState, TopicDeletionStatus
 from pulsar_sidecar.features.rehearsal.ports import Replay
@@ -81,12 +81,11 @@ def test_deletions_of_its_topics_and_of_their_namespaces() -> None:
         TopicDeletionStatus(OperationId(f"op-{name}"), topic, None, OperationState.RUNNING, 3, 2, 5)
         for name, topic in (("mine", str(TOPIC)), ("other", "persistent://public/default/other"), ("unread", None))
     ]
-    deletions = DeletionsUnderWay(lambda: service)
     mine = RehearsedDeletion(str(TOPIC), "op-mine", "running")
     unread = RehearsedDeletion("a topic", "op-unread", "running")  # perhaps one of its topics
-    assert deletions.under_way([TOPIC.partition(3)]) == [mine, unread]
+    assert deletions_under_way(service, [TOPIC.partition(3)]) == [mine, unread]
     old = parse_topic_name("persistent://public/old/t")
-    assert deletions.under_way([old]) == [unread, RehearsedDeletion("public/old", "namespace-1", "done")]
+    assert deletions_under_way(service, [old]) == [unread, RehearsedDeletion("public/old", "namespace-1", "done")]
 
 
 def test_where_deletion_is_off_there_is_none() -> None:
@@ -95,4 +94,4 @@ def test_where_deletion_is_off_there_is_none() -> None:
             raise DisabledError("topicTwoPhaseDeletionEnabled is off")
 
     service: Any = Off()
-    assert DeletionsUnderWay(lambda: service).under_way([TOPIC]) is None
+    assert deletions_under_way(service, [TOPIC]) is None

@@ -3,7 +3,7 @@
 from pulsar_sidecar.adapters.pulsar_rest.broker_contents import RestBrokerContents
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess
 from pulsar_sidecar.bootstrap.feature import Feature, FeatureEntry
-from pulsar_sidecar.bootstrap.rehearsed import DeletionsUnderWay, lookups_of
+from pulsar_sidecar.bootstrap.rehearsed import deletions_under_way, lookups_of
 from pulsar_sidecar.features.rehearsal.http import router
 from pulsar_sidecar.features.rehearsal.workflow import Rehearsals
 
@@ -14,8 +14,10 @@ def open_feature(cluster: ClusterAccess) -> Feature:
     """Open the feature, which has no loops and no metrics, and reads on request."""
     brokers = RestBrokerContents(cluster.store, cluster.owners)
     threads = cluster.threads(_TOPICS_AT_ONCE, "rehearsal")
-    lookups, deletions = lookups_of(cluster), DeletionsUnderWay(lambda: cluster.deletion)
-    return Feature([Rehearsals(brokers, lookups, deletions, cluster.clock, threads)])
+    lookups, clock = lookups_of(cluster), cluster.clock
+    return Feature(
+        [Rehearsals(brokers, lookups, lambda topics: deletions_under_way(cluster.deletion, topics), clock, threads)]
+    )
 
 
 ENTRY = FeatureEntry([router], open_feature)

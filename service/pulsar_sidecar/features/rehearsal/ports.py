@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pulsar_sidecar.features.rehearsal.results import RehearsedDeletion, RehearsedSubscription
+from pulsar_sidecar.features.rehearsal.results import RehearsedSubscription
 from pulsar_sidecar.model.names import TopicName
 
 
@@ -107,10 +107,3 @@ class TopicLookups(Protocol):
 
     def assumptions(self) -> Sequence[str]:
         """Return the measurements and assumptions of the seconds."""
-
-
-class Deletions(Protocol):
-    """Two-phase deletions."""
-
-    def under_way(self, topics: Collection[TopicName]) -> Sequence[RehearsedDeletion] | None:
-        """Return the deletions of these topics, or of their namespaces; None where two-phase deletion is off."""

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from pulsar_sidecar.features.rehearsal.decide import Look, by_weight, rehearsal_of
-from pulsar_sidecar.features.rehearsal.ports import Brokers, Deletions, Indexing, TopicLookups
+from pulsar_sidecar.features.rehearsal.ports import Brokers, Indexing, TopicLookups
 from pulsar_sidecar.features.rehearsal.requests import Bounds
 from pulsar_sidecar.features.rehearsal.results import Rehearsal, RehearsedDeletion
 from pulsar_sidecar.model.clocks import Clock
@@ -26,12 +26,13 @@ class Rehearsals:
     """Rehearsals of brokers' deaths; they change nothing. Thread-safe.
 
     Attributes:
+        deletions: two-phase deletions of topics, or of their namespaces; None where they are off.
         threads: threads of the look-ups, which all rehearsals share.
     """
 
     brokers: Brokers
     lookups: TopicLookups
-    deletions: Deletions
+    deletions: Callable[[Collection[TopicName]], Sequence[RehearsedDeletion] | None]
     clock: Clock
     threads: Executor
 
@@ -77,7 +78,7 @@ class Rehearsals:
 
     def _deletions(self, topics: Collection[TopicName]) -> Sequence[RehearsedDeletion] | Unreadable | None:
         try:
-            return self.deletions.under_way(topics)
+            return self.deletions(topics)
         except SidecarError as error:
             return Unreadable(str(error))
 
