@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from fastapi import Request
 
@@ -31,28 +30,13 @@ class Figure:
     note: str | None = None
 
 
-class Sidecar(Protocol):
-    """A registered sidecar."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def advertised_url(self) -> str: ...
-    @property
-    def broker_url(self) -> str | None: ...
-    @property
-    def started_ms(self) -> int: ...
-    @property
-    def consumes(self) -> bool: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Content of a part."""
+    """Content of a part; its sidecars are as they were registered."""
 
     concerns: Sequence[Concern] = ()
     figures: Sequence[Figure] = ()
-    sidecars: Sequence[Sidecar] = ()
+    sidecars: Sequence[object] = ()
 
 
 @dataclass(frozen=True, slots=True)

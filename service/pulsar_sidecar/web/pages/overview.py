@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from pulsar_sidecar.web.ask import Reading
-from pulsar_sidecar.web.overview_parts import Concern, Figure, OverviewPart, Sidecar
+from pulsar_sidecar.web.overview_parts import Concern, Figure, OverviewPart
 from pulsar_sidecar.web.shell import page
 
 _SWITCHED_OFF = 405
@@ -22,7 +22,7 @@ class Overview:
 
     concerns: Sequence[Concern]
     figures: Sequence[Figure]
-    sidecars: Sequence[Sidecar]
+    sidecars: Sequence[object]
     readings: Sequence[Reading]
 
 
