@@ -3,13 +3,13 @@
 The sidecar does not use a broker's own response with ``applied``, because that ignores a topic's global policy.
 """
 
-from typing import Final
-
 from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar_rest.broker_configuration import RuntimeConfiguration
 from pulsar_sidecar.adapters.pulsar_rest.live_owners import BrokerLiveOwners
 from pulsar_sidecar.adapters.pulsar_rest.topic_admin import topic_policy
 from pulsar_sidecar.features.deduplication.policies import (
+    NAMESPACE_ROUTES,
+    TOPIC_ROUTES,
     BrokerDeduplication,
     DeduplicationPolicy,
     checked_value,
@@ -20,15 +20,6 @@ from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.ownership.paths import POLICIES
-
-_TOPIC_ROUTES: Final = {
-    DeduplicationPolicy.ENABLED: "deduplicationEnabled",
-    DeduplicationPolicy.SNAPSHOT_INTERVAL: "deduplicationSnapshotInterval",
-}
-_NAMESPACE_ROUTES: Final = {
-    DeduplicationPolicy.ENABLED: "deduplication",
-    DeduplicationPolicy.SNAPSHOT_INTERVAL: "deduplicationSnapshotInterval",
-}
 
 
 class BrokerDeduplicationPolicies:
@@ -52,12 +43,12 @@ class BrokerDeduplicationPolicies:
 
     def change_topic(self, policy: DeduplicationPolicy, topic: TopicName, value: PolicyValue | None) -> None:
         method = "DELETE" if value is None else "POST"
-        self._rest.change(method, topic_path(topic, f"/{_TOPIC_ROUTES[policy]}"), value)
+        self._rest.change(method, topic_path(topic, f"/{TOPIC_ROUTES[policy]}"), value)
 
     def change_namespace(self, policy: DeduplicationPolicy, namespace: str, value: PolicyValue | None) -> None:
         # Brokers remove a namespace's interval at a POST without one; they have no DELETE for it.
         is_removed = value is None and policy is DeduplicationPolicy.ENABLED
-        path = f"/admin/v2/namespaces/{namespace}/{_NAMESPACE_ROUTES[policy]}"
+        path = f"/admin/v2/namespaces/{namespace}/{NAMESPACE_ROUTES[policy]}"
         self._rest.change("DELETE" if is_removed else "POST", path, value)
 
     def configured(self, topic: TopicName | None) -> BrokerDeduplication:
@@ -79,7 +70,7 @@ class BrokerDeduplicationPolicies:
 
     def _topic_value(self, policy: DeduplicationPolicy, topic: TopicName, *, is_global: bool) -> PolicyValue | None:
         params = {"isGlobal": "true" if is_global else "false"}
-        return checked_value(topic_policy(self._rest, topic.base, _TOPIC_ROUTES[policy], params))
+        return checked_value(topic_policy(self._rest, topic.base, TOPIC_ROUTES[policy], params))
 
     def _namespace_value(self, policy: DeduplicationPolicy, namespace: str) -> PolicyValue | None:
         node = self._store.read(f"{POLICIES}/{namespace}")

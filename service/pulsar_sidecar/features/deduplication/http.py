@@ -11,7 +11,7 @@ from pulsar_sidecar.features.deduplication.inspection.lag_limits import DEFAULT_
 from pulsar_sidecar.features.deduplication.inspection.policy_changes import PolicyChanges
 from pulsar_sidecar.features.deduplication.inspection.replay import MOST_ENTRIES
 from pulsar_sidecar.features.deduplication.inspection.service import DeduplicationService
-from pulsar_sidecar.features.deduplication.policies import DeduplicationPolicy
+from pulsar_sidecar.features.deduplication.policies import NAMESPACE_ROUTES, TOPIC_ROUTES, DeduplicationPolicy
 from pulsar_sidecar.features.deduplication.results import (
     DeduplicationCheck,
     DeduplicationView,
@@ -27,16 +27,10 @@ from pulsar_sidecar.server.rights import Right, takes
 from pulsar_sidecar.server.schemas import Parameters
 
 _MOST = 2**63 - 1
-_POLICY_ROUTES = (
-    (DeduplicationPolicy.ENABLED, "deduplication policy", "deduplicationEnabled", "deduplication"),
-    (
-        DeduplicationPolicy.SNAPSHOT_INTERVAL,
-        "deduplication snapshot interval",
-        "deduplicationSnapshotInterval",
-        "deduplicationSnapshotInterval",
-    ),
+_NOUNS = (
+    (DeduplicationPolicy.ENABLED, "deduplication policy"),
+    (DeduplicationPolicy.SNAPSHOT_INTERVAL, "deduplication snapshot interval"),
 )
-"""Each policy's name in descriptions, and Pulsar's names for it in paths of topics and of namespaces."""
 
 
 class DeduplicationParameters(Parameters):
@@ -104,15 +98,14 @@ def router(service: DeduplicationService) -> APIRouter:
 def policies_router(policies: PolicyChanges) -> APIRouter:
     """Return the routes of both policies of topics and namespaces."""
     routes = guarded_router("deduplication")
-    for policy, noun, topic_route, namespace_route in _POLICY_ROUTES:
-        _add_of_topic(routes, policies, policy, noun, topic_route)
-        _add_of_namespace(routes, policies, policy, noun, namespace_route)
+    for policy, noun in _NOUNS:
+        _add_of_topic(routes, policies, policy, noun)
+        _add_of_namespace(routes, policies, policy, noun)
     return routes
 
 
-def _add_of_topic(
-    routes: APIRouter, policies: PolicyChanges, policy: DeduplicationPolicy, noun: str, route: str
-) -> None:
+def _add_of_topic(routes: APIRouter, policies: PolicyChanges, policy: DeduplicationPolicy, noun: str) -> None:
+    route = TOPIC_ROUTES[policy]
     path, name = f"{V2_PATH}/{route}", f"topic_{route}"
 
     @routes.get(
@@ -144,9 +137,8 @@ def _add_of_topic(
         return policies.change_topic(policy, topic, None)
 
 
-def _add_of_namespace(
-    routes: APIRouter, policies: PolicyChanges, policy: DeduplicationPolicy, noun: str, route: str
-) -> None:
+def _add_of_namespace(routes: APIRouter, policies: PolicyChanges, policy: DeduplicationPolicy, noun: str) -> None:
+    route = NAMESPACE_ROUTES[policy]
     path, name = f"{NAMESPACE_PATH}/{route}", f"namespace_{route}"
 
     @routes.get(path, name=name, description=f"Return a namespace's {noun}; null if it is unset.")

@@ -67,6 +67,16 @@ class BrokerDeduplication:
         return self.enabled if policy is DeduplicationPolicy.ENABLED else self.snapshot_interval_seconds
 
 
+TOPIC_ROUTES: Final = {
+    DeduplicationPolicy.ENABLED: "deduplicationEnabled",
+    DeduplicationPolicy.SNAPSHOT_INTERVAL: "deduplicationSnapshotInterval",
+}
+"""Pulsar's names of the policies in paths of topics."""
+NAMESPACE_ROUTES: Final = {
+    DeduplicationPolicy.ENABLED: "deduplication",
+    DeduplicationPolicy.SNAPSHOT_INTERVAL: "deduplicationSnapshotInterval",
+}
+"""The same in paths of namespaces."""
 _FIELDS: Final = {
     DeduplicationPolicy.ENABLED: "deduplicationEnabled",
     DeduplicationPolicy.SNAPSHOT_INTERVAL: "deduplicationSnapshotIntervalSeconds",
