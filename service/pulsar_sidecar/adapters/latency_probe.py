@@ -5,8 +5,11 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import Final, Protocol
+from typing import Final
 
+from pulsar_sidecar.adapters.etcd.gateway import EtcdGateway, encoded
+from pulsar_sidecar.adapters.metadata_access import SessionOptions
+from pulsar_sidecar.adapters.zookeeper.session import KazooSession
 from pulsar_sidecar.features.ledger_deletion.second_phase.limits import AdaptiveLimit
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import SidecarError
@@ -14,15 +17,41 @@ from pulsar_sidecar.model.errors import SidecarError
 _LOG = logging.getLogger(__name__)
 _FAREWELL_SECONDS: Final = 1.0
 RECONNECT_SECONDS: Final = 1.0
+_COUNT: Final = {"key": encoded("/"), "count_only": True}
 
 
-class ProbeConnection(Protocol):
-    """Connection of the probe to one server."""
+class EtcdProbe:
+    """Connection to an etcd server; a linearizable read passes the leader as any client's."""
+
+    def __init__(self, endpoint: str, options: SessionOptions, clock: Clock) -> None:
+        self._gateway = EtcdGateway(endpoint, clock, options)
 
     def ask(self) -> None:
         """Wait for the response to a small request; raise `TemporaryError` if there is none."""
+        self._gateway.reading("measure etcd's latency", "kv/range", _COUNT)
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self._gateway.close()
+
+
+class ZooKeeperProbe:
+    """Connection to a ZooKeeper server, as a session of its own.
+
+    A ``sync`` changes nothing, needs no permission, and passes the same queues as other clients' requests, through
+    the leader.
+    """
+
+    def __init__(self, server: str, options: SessionOptions, clock: Clock) -> None:
+        self._session = KazooSession(f"zk:{server}", clock, options)
+
+    def ask(self) -> None:
+        """Do as `EtcdProbe.ask`."""
+        self._session.reading(
+            "measure ZooKeeper's latency", lambda client, deadline: deadline.answer(client.sync_async("/"))
+        )
+
+    def close(self) -> None:
+        self._session.close()
 
 
 class LatencyProbe:
@@ -31,7 +60,7 @@ class LatencyProbe:
     def __init__(
         self,
         servers: Sequence[str],
-        connect: Callable[[str], ProbeConnection],
+        connect: Callable[[str], EtcdProbe | ZooKeeperProbe],
         clock: Clock,
         listener: AdaptiveLimit,
         after_seconds: float = 0.0,

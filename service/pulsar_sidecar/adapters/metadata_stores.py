@@ -7,13 +7,11 @@ from pulsar_sidecar.adapters.etcd.etcd import EtcdLedgerIds, EtcdMetadataStore
 from pulsar_sidecar.adapters.etcd.etcd_changes import EtcdChanges
 from pulsar_sidecar.adapters.etcd.etcd_walk import EtcdWholeStore
 from pulsar_sidecar.adapters.etcd.gateway import endpoints_of
-from pulsar_sidecar.adapters.etcd.probe import EtcdProbe
 from pulsar_sidecar.adapters.heard_changes import store_scope, topic_scope
-from pulsar_sidecar.adapters.latency_probe import LatencyProbe
+from pulsar_sidecar.adapters.latency_probe import EtcdProbe, LatencyProbe, ZooKeeperProbe
 from pulsar_sidecar.adapters.metadata_access import DEFAULT_OPTIONS, UNLIMITED, SessionOptions, WalkOptions
 from pulsar_sidecar.adapters.sequential_ledger_ids import SequentialLedgerIds
 from pulsar_sidecar.adapters.zookeeper.addressing import parse_metadata_store_url
-from pulsar_sidecar.adapters.zookeeper.probe import ZooKeeperProbe
 from pulsar_sidecar.adapters.zookeeper.whole_store import ZooKeeperWholeStore
 from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperLedgerIds, ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.zookeeper.zookeeper_changes import ZooKeeperChanges, ZooKeeperTopicChanges
