@@ -127,7 +127,7 @@ class DeletionScenario:
 
     def watched(self, sidecar_url: str) -> WatchedDeletion:
         """Repeat the step without the sidecar while the sidecar watches, with no request to it."""
-        self._wait_until(lambda: _state(sidecar_url, "watch")["state"] == "watching", _DRAIN_SECONDS)
+        self._wait_until(lambda: _state(sidecar_url, "watch")["state"] == "watching")
         orphans, attempt = frozenset[LedgerId](), 0
         while not orphans and attempt < _MOST_ATTEMPTS:
             attempt += 1
@@ -136,7 +136,7 @@ class DeletionScenario:
         self.environment.report(
             f"   {format_count(len(orphans), 'ledger')} leaked; waiting for the sidecar to find them"
         )
-        self._wait_until(lambda: not self._left(orphans, sidecar_url), _DRAIN_SECONDS)
+        self._wait_until(lambda: not self._left(orphans, sidecar_url))
         seconds = self.environment.clock.monotonic_seconds() - started
         return WatchedDeletion(len(orphans), len(self.existing(orphans)), seconds)
 
@@ -224,9 +224,9 @@ class DeletionScenario:
             self.environment.report(f"   {pending} pending, {format_count(running, 'topic deletion')} running")
             self.environment.clock.wait_seconds(2.0)
 
-    def _wait_until(self, is_so: Callable[[], bool], most_seconds: float) -> None:
-        """Wait for a condition, at most ``most_seconds``; the caller checks it."""
-        for _ in attempts(self.environment.clock, most_seconds, 1.0):
+    def _wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Wait for a condition for a limited time; the caller checks it."""
+        for _ in attempts(self.environment.clock, _DRAIN_SECONDS, 1.0):
             if is_so():
                 break
 

@@ -172,7 +172,7 @@ def _claim_of(component: bytes | None, stamp: Mapping[str, bytes]) -> Claim:
     match component:
         case b"managed-ledger" if _CURSOR in stamp:
             _demand_keys(stamp, _MANAGED_LEDGER, _CURSOR)
-            return CursorClaim(ManagedLedgerName(_path(stamp, _MANAGED_LEDGER)), CursorName(_path_part(stamp, _CURSOR)))
+            return CursorClaim(ManagedLedgerName(_path(stamp, _MANAGED_LEDGER)), _cursor_name(stamp))
         case b"managed-ledger":
             _demand_keys(stamp, _MANAGED_LEDGER)
             return DataClaim(ManagedLedgerName(_path(stamp, _MANAGED_LEDGER)))
@@ -213,11 +213,11 @@ def _path(stamp: Mapping[str, bytes], key: str) -> str:
     return path
 
 
-def _path_part(stamp: Mapping[str, bytes], key: str) -> str:
-    part = _path(stamp, key)
-    if "/" in part:
-        raise _UnexpectedStampError(f"{key} {part!r:.80} is not encoded as a cursor's name")
-    return part
+def _cursor_name(stamp: Mapping[str, bytes]) -> CursorName:
+    name = _path(stamp, _CURSOR)
+    if "/" in name:
+        raise _UnexpectedStampError(f"{_CURSOR} {name!r:.80} is not encoded as a cursor's name")
+    return CursorName(name)
 
 
 def _topic(stamp: Mapping[str, bytes], key: str) -> TopicName:
