@@ -43,7 +43,7 @@ class Block:
 def indexed_blocks(index: bytes, data_bytes: int) -> Sequence[Block]:
     """Return the blocks in which a data object of this length holds the ledger's entries from 0 to the last one.
 
-    None if the index does not describe such an object.
+    There are none if the index does not describe such an object.
     """
     try:
         return _blocks(index, data_bytes)

@@ -75,10 +75,9 @@ class BucketObjects:
             return row
         role = ObjectRole.INDEX if match["index"] else ObjectRole.DATA
         try:
-            head = self._head(key, role, size)
+            attributes, index = self._head(key, role, size)
         except FileNotFoundError:
             return None
-        attributes, index = head
         if attributes.get(FORMAT_VERSION_KEY) != FORMAT_VERSION or attributes.get("role", role.value) != role.value:
             return row
         row |= _identity(match, role, attributes.get("managedledgername"), attributes.get("pulsarclustername"))
