@@ -35,7 +35,6 @@ from pulsar_sidecar.features.audit.requests import (
     RowsRequest,
     pushgateway_group,
 )
-from pulsar_sidecar.features.audit.results.answers import RowGroup
 from pulsar_sidecar.features.audit.results.guards import exit_code
 from pulsar_sidecar.features.audit.results.report import metrics_registry, report_html, report_rows_of
 from pulsar_sidecar.features.audit.results.show import (
@@ -60,6 +59,7 @@ from pulsar_sidecar.model.metadata_stores import WHERE_TO_FIND_IT
 from pulsar_sidecar.model.progress import ReportCount
 from pulsar_sidecar.ownership.paths import read_instance_id
 from pulsar_sidecar.reports.pages import REPORT_NAME
+from pulsar_sidecar.server.answers import as_json
 
 _DAY_MS = 24 * HOUR_MS
 _ALL_AT_ONCE = 4096
@@ -92,17 +92,8 @@ def show_audit(audit: Path, tables: Sequence[FindingsTable] = (), wanted: RowsRe
         else:
             groups = counted_rows(table, wanted)
             texts.append(groups_text(name, wanted.group_by, groups))
-            document[name] = {"groups": [_group(each) for each in groups]}
+            document[name] = {"groups": [as_json(each) for each in groups]}
     return AuditView("\n\n".join(texts), document, exit_code(summary))
-
-
-def _group(group: RowGroup) -> dict[str, object]:
-    return {
-        "value": group.value,
-        "ledgers": group.ledgers,
-        "bytes": group.bytes,
-        "unknownSizeLedgers": group.unknown_size_ledgers,
-    }
 
 
 def explain_ledger(audit: Path, ledger_id: int, dump: Path | None = None) -> str:
