@@ -9,11 +9,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from pulsar_sidecar.features.acknowledgements.results import AckState, Fullness, StoredAckState, StoredAckStates
-from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.reports.formatting import format_count
 from pulsar_sidecar.web import ask
 from pulsar_sidecar.web.filters import PAGE_ROWS, Field, Pager, offset_of
-from pulsar_sidecar.web.scopes import Scope, scope_of, topic_of, topic_path
+from pulsar_sidecar.web.scopes import scope_of, topic_of, topic_path
 from pulsar_sidecar.web.shell import page
 from pulsar_sidecar.web.strips import Strip, bars
 from pulsar_sidecar.web.words import command
@@ -92,14 +91,6 @@ async def _stored(request: Request, place: str, **filters: str | bool | None) ->
     return _StatesPage(reading, found, rows, Pager.of(request, offset, PAGE_ROWS, found.found if found else 0))
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
-    scope: Scope
-    stored: _StatesPage
-    fields: Sequence[Field]
-    commands: Sequence[str]
-
-
 @router.get(PATH)
 async def subscriptions(request: Request) -> Response:
     given = {name: value.strip() for name, value in request.query_params.items()}
@@ -115,29 +106,20 @@ async def subscriptions(request: Request) -> Response:
     options = [f"--contains={contains}"] if contains else []
     options += ["--holes"] if show == "holes" else []
     options += [f"--offset={offset}"] if offset else []
-    view = _View(
-        scope,
-        stored,
-        [
+    view = {
+        "scope": scope,
+        "stored": stored,
+        "fields": [
             Field("scope", "Tenant, tenant/namespace or topic", scope.text),
             Field("show", "Show", show, _CHOICES),
             Field("contains", "Name contains", contains),
         ],
-        [command("subscriptions", "fullest", *filter(None, [scope.text]), *options)],
-    )
+        "commands": [command("subscriptions", "fullest", *filter(None, [scope.text]), *options)],
+    }
     return await page(request, "subscriptions.html.j2", view=view, title=_TITLE)
 
 
 # --- one topic -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _TopicView:
-    topic: TopicName
-    stored: _StatesPage
-    memory: ask.Reading | None
-    states: Sequence[AckState]
-    commands: Sequence[str]
 
 
 @router.get(TOPIC_PATH)
@@ -151,7 +133,7 @@ async def subscriptions_of_topic(request: Request) -> Response:
     stored.reading.required()
     states = memory.parsed(list[AckState]) if memory else None
     commands = [command("subscriptions", "ack-state", str(topic))]
-    view = _TopicView(topic, stored, memory, states or (), commands)
+    view = {"topic": topic, "stored": stored, "memory": memory, "states": states or (), "commands": commands}
     return await page(request, "subscriptions_topic.html.j2", view=view, title=_TITLE)
 
 

@@ -15,7 +15,7 @@ from pulsar_sidecar.reports.pages import PlotItem
 from pulsar_sidecar.web import ask
 from pulsar_sidecar.web.actions import Action, ActionField
 from pulsar_sidecar.web.filters import PAGE_ROWS, Field, Pager, offset_of
-from pulsar_sidecar.web.overview_parts import Shown, show_part
+from pulsar_sidecar.web.overview_parts import show_part
 from pulsar_sidecar.web.scopes import Scope, is_system, scope_of, topic_of, topic_path
 from pulsar_sidecar.web.shell import page
 from pulsar_sidecar.web.words import command
@@ -77,18 +77,6 @@ def _urgency(place: DueCounts) -> tuple[bool, bool, int, str, str]:
     return is_system(place.topic), place.problem is None, -place.delayed, place.topic, place.subscription
 
 
-@dataclass(frozen=True, slots=True)
-class _Overview:
-    scope: Scope
-    reading: ask.Reading
-    cancelling: Shown
-    calendar: CalendarView | None
-    fields: list[Field]
-    pager: Pager | None
-    rows: Sequence[DueCounts]
-    command: str
-
-
 @router.get(PATH)
 async def delayed_messages(request: Request) -> Response:
     scope = scope_of(request.query_params.get("scope", "").strip())
@@ -97,16 +85,16 @@ async def delayed_messages(request: Request) -> Response:
     calendar = None if found is None else calendar_view(found)
     offset = offset_of(request)
     places = () if calendar is None else calendar.places
-    view = _Overview(
-        scope,
-        reading,
-        cancelling,
-        calendar,
-        [Field("scope", "Tenant, tenant/namespace or topic", scope.text)],
-        Pager.of(request, offset, PAGE_ROWS, len(places)),
-        places[offset : offset + PAGE_ROWS],
-        command("delayed-index", "calendar", *filter(None, [scope.text])),
-    )
+    view = {
+        "scope": scope,
+        "reading": reading,
+        "cancelling": cancelling,
+        "calendar": calendar,
+        "fields": [Field("scope", "Tenant, tenant/namespace or topic", scope.text)],
+        "pager": Pager.of(request, offset, PAGE_ROWS, len(places)),
+        "rows": places[offset : offset + PAGE_ROWS],
+        "command": command("delayed-index", "calendar", *filter(None, [scope.text])),
+    }
     return await page(request, "delayed.html.j2", view=view, title=_TITLE)
 
 
@@ -147,20 +135,6 @@ def _state(index: IndexView) -> tuple[str, str]:
     return ("good", "all buckets readable") if index.buckets else ("off", "no buckets")
 
 
-@dataclass(frozen=True, slots=True)
-class _TopicView:
-    topic: TopicName
-    reading: ask.Reading
-    calendar: CalendarView
-    index: ask.Reading
-    indexes: list[Index]
-    pager: Pager
-    check: ask.Reading | None
-    checked: CheckReport | None
-    actions: list[Action]
-    commands: list[str]
-
-
 @router.get(TOPIC_PATH)
 async def delayed_messages_of_topic(request: Request) -> Response:
     topic = topic_of(request.query_params.get("topic", ""))
@@ -173,18 +147,18 @@ async def delayed_messages_of_topic(request: Request) -> Response:
     )
     calendar = calendar_view(reading.answer(Calendar))
     indexes, offset = indexes_of(index.parsed(list[IndexView]) or ()), offset_of(request)
-    view = _TopicView(
-        topic,
-        reading,
-        calendar,
-        index,
-        indexes[offset : offset + _INDEXES],
-        Pager.of(request, offset, _INDEXES, len(indexes)),
-        check,
-        None if check is None else check.parsed(CheckReport),
-        _actions(topic, request.query_params.get("message", "")),
-        [command("delayed-index", "show", str(topic)), command("delayed-index", "fsck", str(topic))],
-    )
+    view = {
+        "topic": topic,
+        "reading": reading,
+        "calendar": calendar,
+        "index": index,
+        "indexes": indexes[offset : offset + _INDEXES],
+        "pager": Pager.of(request, offset, _INDEXES, len(indexes)),
+        "check": check,
+        "checked": None if check is None else check.parsed(CheckReport),
+        "actions": _actions(topic, request.query_params.get("message", "")),
+        "commands": [command("delayed-index", "show", str(topic)), command("delayed-index", "fsck", str(topic))],
+    }
     return await page(request, "delayed_topic.html.j2", view=view, title=_TITLE)
 
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import urlencode
 
@@ -26,14 +25,6 @@ _TOPIC_PATH = f"{_PATH}/topic"
 router = APIRouter()
 
 
-@dataclass(frozen=True, slots=True)
-class _PreviewView:
-    topic: TopicName
-    address: str
-    preview: Preview
-    action: Action
-
-
 def _address(topic: TopicName) -> str:
     return f"{_TOPIC_PATH}?{urlencode({'topic': str(topic)})}"
 
@@ -55,7 +46,7 @@ async def preview(request: Request) -> Response:
         note=f"Exactly what was previewed, or nothing: its hash is {found.hash[:16]}...",
         takes="any",
     )
-    view = _PreviewView(topic, _address(topic), found, action)
+    view = {"topic": topic, "address": _address(topic), "preview": found, "action": action}
     return await page(request, "delayed_preview.html.j2", view=view, title="What would be cancelled")
 
 
