@@ -27,7 +27,6 @@ from pulsar_sidecar.features.deduplication.results import StuckReport
 from pulsar_sidecar.features.deduplication.stored import StoredDeduplications
 from pulsar_sidecar.features.duplicates.extracts.embedded import EmbeddedEngine
 from pulsar_sidecar.features.duplicates.extracts.results import conclude
-from pulsar_sidecar.features.duplicates.extracts.running import find_duplicates
 from pulsar_sidecar.features.duplicates.requests import DuplicatesOutcome, DuplicatesRequest
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.progress import Report
@@ -74,7 +73,7 @@ def look_for_duplicates(request: DuplicatesRequest, report: Report) -> Duplicate
         engine = EmbeddedEngine(
             extract, partial(parquet_output, request.output), partial(disk_scratch, request.output), report
         )
-        summary = find_duplicates(engine, manifest, sha256, tool_version=tool_version(), place=place)
+        summary = engine.search(manifest, sha256, tool_version=tool_version(), place=place)
     return conclude(summary, place)
 
 

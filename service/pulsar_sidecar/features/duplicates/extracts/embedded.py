@@ -1,12 +1,13 @@
-"""Embedded engine: an extract's row groups on the processors of one machine.
+"""Search of an opened extract, up to its summary and report: its row groups on the processors of one machine.
 
 Memory grows with the producers of each row group, and with suspects by 8 bytes for each: they are in parts on a disk,
-and each part is judged separately.
+and each part is judged separately. Invariant: the tables appear all at once or not at all, and only of a complete
+extract.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import structs
 
 from pulsar_sidecar.features.duplicates.extracts.judging import (
     COUNTED_AS,
@@ -24,7 +26,12 @@ from pulsar_sidecar.features.duplicates.extracts.judging import (
     judge_suspects,
     judge_topics,
 )
-from pulsar_sidecar.features.duplicates.extracts.results import DuplicateCounts
+from pulsar_sidecar.features.duplicates.extracts.results import (
+    DuplicateCounts,
+    DuplicatesSummary,
+    conclude,
+    unseen_parts,
+)
 from pulsar_sidecar.features.duplicates.extracts.row_groups import (
     SUMMARY_COLUMNS,
     SUSPECT_COLUMNS,
@@ -48,11 +55,14 @@ from pulsar_sidecar.features.duplicates.extracts.tables import (
     SUSPECTS,
     TOPIC_PARTS,
     TOPIC_SUMS,
-    TOPICS,
 )
+from pulsar_sidecar.features.duplicates.manifests import ExtractManifest
 from pulsar_sidecar.features.duplicates.verify import TopicResult
+from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ledgers import UnseenCause
+from pulsar_sidecar.reports.documents import SUMMARY_NAME, Engine
 from pulsar_sidecar.reports.formatting import Row, format_count
+from pulsar_sidecar.reports.pages import REPORT_NAME, page_environment
 from pulsar_sidecar.reports.ports import TablesOutput
 
 Worked = TypeVar("Worked")
@@ -67,28 +77,6 @@ _SUMMED: Final = tuple(TOPIC_SUMS.names[1:])
 _SHOWN_ROWS: Final = 50
 _ORDER_OF_FINDINGS: Final = ("topic", "ledger_id", "entry_id", "batch_index", "finding")
 _ORDER_OF_PRODUCERS: Final = ("topic", "producer", "replicated_from")
-
-
-@dataclass(frozen=True, slots=True)
-class ReportRows:
-    """First rows of each table, for a report: findings in the order of their topics' logs.
-
-    Producers with findings, and topics that are not clean, have the most first, then are ordered by their names.
-    """
-
-    findings: Sequence[Row]
-    producers: Sequence[Row]
-    topics: Sequence[Row]
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenTables:
-    """Written tables; ``files`` are their digests by their names."""
-
-    output: TablesOutput
-    files: Mapping[str, str]
-    counts: DuplicateCounts
-    shown: ReportRows
 
 
 class ExtractTables(Protocol):
@@ -188,32 +176,25 @@ class _Found:
     first: pa.Table = field(default_factory=FINDINGS.empty_table)
 
 
+@dataclass(frozen=True, slots=True)
 class EmbeddedEngine:
     """Engine that finds and writes on one machine."""
 
-    def __init__(
-        self,
-        extract: ExtractTables,
-        open_output: Callable[[Mapping[str, pa.Schema]], AbstractContextManager[TablesOutput]],
-        open_scratch: Callable[[], AbstractContextManager[Scratch]],
-        report: Callable[[str], None],
-    ) -> None:
-        self._extract = extract
-        self._open_output = open_output
-        self._open_scratch = open_scratch
-        self._report = report
+    extract: ExtractTables
+    open_output: Callable[[Mapping[str, pa.Schema]], AbstractContextManager[TablesOutput]]
+    open_scratch: Callable[[], AbstractContextManager[Scratch]]
+    report: Callable[[str], None]
 
-    @contextmanager
-    def write(self) -> Iterator[WrittenTables]:
-        """Find duplicates and write `tables.SCHEMAS`.
+    def search(self, manifest: ExtractManifest, sha256: str, *, tool_version: str, place: str) -> DuplicatesSummary:
+        """Find duplicates, and write `tables.SCHEMAS` with a summary and a report; an error leaves nothing behind.
 
-        Leaving the context without `TablesOutput.finish` leaves nothing behind.
+        ``sha256`` is the digest of ``manifest``, which all files match; ``place`` the output as its user wrote it.
 
         Raises:
             InvalidInputError: the extract does not match its own counts, or is not in the order of its logs.
         """
-        looks = self._extract.each(
-            range(self._extract.row_groups),
+        looks = self.extract.each(
+            range(self.extract.row_groups),
             SUMMARY_COLUMNS,
             lambda number, table: (summarise(number, table), topic_parts(number, table)),
         )
@@ -221,7 +202,7 @@ class EmbeddedEngine:
         parts = pa.Table.from_batches([part for _, part in answer], TOPIC_PARTS)
         demand_order(parts)
         summaries = _Summaries.together([summary for summary, _ in answer])
-        with self._open_output(SCHEMAS) as output, self._open_scratch() as scratch:
+        with self.open_output(SCHEMAS) as output, self.open_scratch() as scratch:
             found = _Found(np.zeros((len(summaries.producers), len(KINDS)), np.int64))
             carried, places = summaries.carry()
             if carried:
@@ -235,8 +216,16 @@ class EmbeddedEngine:
                 for batch in rows.to_batches():
                     output.write(table, batch)
             files = {file.path: file.sha256 for file in output.close_tables()}
-            shown = ReportRows(found.first.to_pylist(), _most_findings(producers), _not_clean(topics))
-            yield WrittenTables(output, files, _counts(producers, topics, found.counts), shown)
+            summary = _summary(manifest, _counts(producers, topics, found.counts), sha256, tool_version, files)
+            # The first rows of each table; of producers and topics, those with the most findings.
+            shown = {
+                "findings": found.first.to_pylist(),
+                "producers": _most_findings(producers),
+                "topics": _not_clean(topics),
+            }
+            output.write_text(REPORT_NAME, _report(summary, shown, place))
+            output.finish(SUMMARY_NAME, summary.document())
+        return summary
 
     def _suspects(
         self,
@@ -253,7 +242,7 @@ class EmbeddedEngine:
         highest = np.full(len(numbers), np.iinfo(np.int64).min)
         ids: list[Numbers] = []
         count = 0
-        answers = self._extract.each(
+        answers = self.extract.each(
             list(carried), SUSPECT_COLUMNS, lambda number, table: suspects_of(number, table, carried[number])
         )
         for group, (answer, gaps) in zip(carried, answers, strict=True):
@@ -267,7 +256,7 @@ class EmbeddedEngine:
             count += len(of)
             if count <= _MOST_IDS_HELD:
                 ids.append(answer.columns["fingerprint"])
-        self._report(f"found {format_count(count, 'message')} whose sequence id does not rise; looking for their ids")
+        self.report(f"found {format_count(count, 'message')} whose sequence id does not rise; looking for their ids")
         held = np.unique(np.concatenate(ids)) if count <= _MOST_IDS_HELD else None
         return _Suspects(parts, lowest, highest, held)
 
@@ -280,7 +269,7 @@ class EmbeddedEngine:
             producer = of[place]
             about = (int(suspects.lowest[producer]), int(suspects.highest[producer]))
             bounds[int(columns["row_group"][place])][summaries.producers[producer]] = about
-        answers = self._extract.each(
+        answers = self.extract.each(
             sorted(bounds),
             SUSPECT_COLUMNS,
             lambda number, table: rows_with_ids(number, table, bounds[number], suspects.ids),
@@ -290,8 +279,8 @@ class EmbeddedEngine:
             _put_aside(scratch, "stored", suspects.parts, kept.pop("fingerprint"), kept)
 
     def _topics(self, parts: pa.Table, producers: pa.Table) -> pa.Table:
-        ledgers = self._extract.table("ledgers", ["topic", "messages"])
-        unseen = self._extract.table("unseen", ["topic", "cause"])
+        ledgers = self.extract.table("ledgers", ["topic", "messages"])
+        unseen = self.extract.table("unseen", ["topic", "cause"])
         is_trimmed = pc.equal(unseen.column("cause"), UnseenCause.TRIMMED.value)
         sums = [
             _topic_sums(parts.column("topic"), rows=parts.column("rows"), markers=parts.column("markers")),
@@ -312,8 +301,7 @@ class EmbeddedEngine:
         grouped = pa.concat_tables(sums).group_by("topic").aggregate([(name, "sum") for name in _SUMMED])
         summed = grouped.select(["topic", *(f"{name}_sum" for name in _SUMMED)]).rename_columns(["topic", *_SUMMED])
         demand_counted(summed)
-        ordered = summed.sort_by("topic").cast(TOPIC_SUMS)
-        return pa.Table.from_batches([judge_topics(batch) for batch in ordered.to_batches()], TOPICS)
+        return judge_topics(summed.sort_by("topic").cast(TOPIC_SUMS))
 
 
 # --- between row groups --------------------------------------------------------------------------------------------
@@ -405,3 +393,41 @@ def _counts(producers: pa.Table, topics: pa.Table, counts: npt.NDArray[np.int64]
         findings={kind.value: count for kind, count in zip(KINDS, of_kinds, strict=True)},
         **{name: int(topics.column(name).to_numpy().sum()) for name in summed},
     )
+
+
+# --- summary and report --------------------------------------------------------------------------------------------
+
+
+def _summary(
+    manifest: ExtractManifest, counts: DuplicateCounts, sha256: str, tool_version: str, files: Mapping[str, str]
+) -> DuplicatesSummary:
+    if counts.rows != manifest.messages:
+        raise InvalidInputError(
+            f"the extract has {format_count(counts.rows, 'message')}, and its manifest counts {manifest.messages:,}; "
+            "extract the messages again"
+        )
+    return DuplicatesSummary(
+        engine=Engine.EMBEDDED,
+        tool_version=tool_version,
+        extract_sha256=sha256,
+        scope=manifest.scope,
+        source=manifest.source,
+        instance_id=manifest.instance_id,
+        extract_times=manifest.machine_times,
+        topics=manifest.topics,
+        unseen=unseen_parts(manifest.unseen, counts.unopened_batches),
+        **structs.asdict(counts),
+        files=files,
+    )
+
+
+def _report(summary: DuplicatesSummary, shown: Mapping[str, Sequence[Row]], place: str) -> str:
+    environment = page_environment("pulsar_sidecar.features.duplicates.extracts")
+    environment.filters |= {"place": _place}
+    page = environment.get_template("duplicates.html.j2")
+    return page.render(summary=summary, shown=shown, conclusion=conclude(summary, place))
+
+
+def _place(row: Row, prefix: str = "") -> str:
+    parts = [row[f"{prefix}{name}"] for name in ("ledger_id", "entry_id", "batch_index")]
+    return "-" if parts[0] is None else ":".join(map(str, parts))

@@ -4,7 +4,6 @@ It also judges each topic, from sums of several tables.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -31,22 +30,13 @@ UNPROVEN: Final = ("unopened_batches", "unseen_ranges")
 """Sums that must be 0 for a topic to be proven clean."""
 
 
-@dataclass(frozen=True, slots=True)
-class _FirstRows:
-    """First rows, of all rows, that have the id of each suspect; `_NOWHERE` where there is none.
-
-    ``unread`` is the first whose payload was not read, ``same_payload`` whose payload was read and has the same hash.
-    """
-
-    any_payload: Numbers
-    unread: Numbers
-    same_payload: Numbers
-
-
-def _earlier_rows(
+def _first_rows(
     places: Numbers, producer: Numbers, sequence_id: Numbers, row: Numbers, payload_hash: Numbers, is_read: Mask
-) -> _FirstRows:
-    """Return the rows to compare with the rows at these places, among stored rows in any order."""
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Return the first rows with the ids of the rows at these places, or `_NOWHERE`, among rows in any order.
+
+    The first of all, of those whose payload was not read, and of those whose payload was read and has the same hash.
+    """
     order = np.lexsort((row, payload_hash, ~is_read, sequence_id, producer))
     row, is_read = row[order], is_read[order]
     new_id = starts_of(producer[order]) | starts_of(sequence_id[order])
@@ -59,7 +49,8 @@ def _earlier_rows(
     )
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
-    return _FirstRows(*(each[back[places]] for each in found))
+    any_payload, unread, same_payload = (each[back[places]] for each in found)
+    return any_payload, unread, same_payload
 
 
 def _least(numbers: Numbers, is_start: Mask) -> Numbers:
@@ -83,15 +74,19 @@ def judge_suspects(
     order = np.argsort(stored["row"])
     rows = {name: values[order] for name, values in stored.items()}
     place = np.searchsorted(rows["row"], suspects["row"])
-    earlier = _earlier_rows(place, *(rows[name] for name in _COMPARED))
+    any_payload, unread, same_payload = _first_rows(place, *(rows[name] for name in _COMPARED))
     about = {**{name: values[place] for name, values in rows.items()}, **suspects}
-    kind = _kinds(about, earlier)
+    row = about["row"]
+    kind = np.where(unread < row, _REPEATED, _REUSED)
+    kind = np.where(same_payload < row, _DUPLICATE, kind)
+    kind = np.where(about["is_read"], kind, _REPEATED)
+    kind = np.where(any_payload < row, kind, _GOING_BACK)
     epochs = np.flatnonzero(suspects["may_begin_epoch"] & (kind != _DUPLICATE))
     every = np.append(np.arange(len(kind)), epochs)
     is_same, is_alone = (kind == _DUPLICATE)[every], (kind == _GOING_BACK)[every]
     is_alone[len(kind) :] = True
     kinds = np.append(kind, np.full(len(epochs), _EPOCH))
-    beside = np.where(is_same, earlier.same_payload[every], earlier.any_payload[every])
+    beside = np.where(is_same, same_payload[every], any_payload[every])
     # A suspect without an earlier row is alone, and any place will do.
     first = np.minimum(np.searchsorted(rows["row"], beside), max(len(order) - 1, 0))
     columns = {
@@ -103,25 +98,15 @@ def judge_suspects(
     return about["producer"][every], kinds, columns
 
 
-def _kinds(suspects: Mapping[str, Any], earlier: _FirstRows) -> Numbers:
-    """Return the place in `KINDS` of each suspect."""
-    row = suspects["row"]
-    kind = np.where(earlier.unread < row, _REPEATED, _REUSED)
-    kind = np.where(earlier.same_payload < row, _DUPLICATE, kind)
-    kind = np.where(suspects["is_read"], kind, _REPEATED)
-    return np.where(earlier.any_payload < row, kind, _GOING_BACK)
-
-
 # --- topics --------------------------------------------------------------------------------------------------------
 
 
-def judge_topics(sums: pa.RecordBatch) -> pa.RecordBatch:
+def judge_topics(sums: pa.Table) -> pa.Table:
     """Turn `tables.TOPIC_SUMS`, with one row for each topic, into `tables.TOPICS`."""
     findings, *unproven = (sums.column(name).to_numpy() for name in ("findings", *UNPROVEN))
     verdict = np.where(sum(unproven) > 0, TopicResult.NOT_PROVEN.value, TopicResult.CLEAN.value)
     verdict = np.where(findings > 0, TopicResult.FINDINGS.value, verdict)
-    columns = [sums.column(name) for name in TOPICS.names[:-1]]
-    return pa.RecordBatch.from_arrays([*columns, pa.array(verdict)], schema=TOPICS)
+    return sums.append_column("verdict", pa.array(verdict)).select(TOPICS.names).cast(TOPICS)
 
 
 def demand_counted(sums: pa.Table) -> None:
