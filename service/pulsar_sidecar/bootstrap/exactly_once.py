@@ -130,6 +130,6 @@ def publish_file(
             clock,
             stop,
             report=report_work,
-            steps=steps,
+            steps=steps or PublishSteps(),
         )
         return publisher.run()

@@ -264,7 +264,7 @@ def test_while_topics_are_read_for_the_first_time_nothing_is_concluded() -> None
                 indexed.found()
         go_on.set()
         until(lambda: indexed.index._is_complete, "the index is complete", SECONDS)
-        indexed.index._patience_seconds = SECONDS
+        indexed.index.patience_seconds = SECONDS
         assert indexed.found() == [SHADOW]
         assert indexed.walks() == 1
 

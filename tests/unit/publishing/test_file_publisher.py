@@ -114,7 +114,7 @@ class Job:
             self.clock,
             self.stop,
             report=lambda *progress: self.reports.append(progress),
-            steps=steps,
+            steps=steps or PublishSteps(),
         )
         try:
             return publisher.run()

@@ -80,27 +80,17 @@ class _TopicStates:
     unreadable: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
 class AckStateSurveyor:
     """Reader of stored states; thread-safe."""
 
-    def __init__(
-        self,
-        store: NodeReader,
-        cursors: CursorPositions,
-        lengths: LedgerLengths,
-        stats: SubscriptionStats,
-        policies: PausePolicies,
-        clock: Clock,
-        each_topic: EachTopic,
-    ) -> None:
-        self._store = store
-        self._cursors = cursors
-        self._lengths = lengths
-        self._stats = stats
-        self._policies = policies
-        self._clock = clock
-        self._each_topic = each_topic
-        self._topics = StoredTopics(store)
+    store: NodeReader
+    cursors: CursorPositions
+    lengths: LedgerLengths
+    stats: SubscriptionStats
+    policies: PausePolicies
+    clock: Clock
+    each_topic: EachTopic
 
     def survey(self, scope: TopicName | str | None) -> AckStateSurvey:
         """Survey the subscriptions of a topic, of a namespace or tenant by name, or of all topics.
@@ -109,13 +99,13 @@ class AckStateSurveyor:
             NotFoundError: there is no such topic, namespace or tenant.
             TemporaryError: the metadata store, or any broker, could not be queried.
         """
-        now_ms, limits = self._clock.now_ms(), self._stats.limits(None)
+        now_ms, limits = self.clock.now_ms(), self.stats.limits(None)
         pauses: dict[str, bool] = {}
         topics, states, unreadable = 0, list[StoredAckState](), list[str]()
-        for found in self._each_topic(self._read, self._places(scope)):
+        for found in self.each_topic(self._read, self._places(scope)):
             namespace = found.place.namespace
             if found.cursors and namespace not in pauses:
-                own = self._policies.of_namespace(namespace)
+                own = self.policies.of_namespace(namespace)
                 pauses[namespace] = limits.pause_enabled if own is None else own
             topics += 1
             unreadable += found.unreadable
@@ -127,9 +117,10 @@ class AckStateSurveyor:
         return AckStateSurvey(now_ms, topics, limits.max_unacked_ranges, tuple(states), tuple(unreadable))
 
     def _places(self, scope: TopicName | str | None) -> Iterable[TopicName]:
+        topics = StoredTopics(self.store)
         if scope is None:
-            return self._topics.all_places()
-        return self._topics.places_of(scope) if isinstance(scope, TopicName) else self._topics.places_below(scope)
+            return topics.all_places()
+        return topics.places_of(scope) if isinstance(scope, TopicName) else topics.places_below(scope)
 
     def _read(self, place: TopicName) -> _TopicStates:
         """Read unreadable state again: a broker that moves a cursor to another ledger deletes the old one."""
@@ -142,21 +133,21 @@ class AckStateSurveyor:
 
     def _once(self, place: TopicName) -> _TopicStates:
         path = managed_ledger_path(place.managed_ledger_name)
-        node, children = self._store.read(path), self._store.children(path)
+        node, children = self.store.read(path), self.store.children(path)
         if node is None or not children:
             return _TopicStates(place, {}, {})
         names = subscriptions_among(children)
-        nodes = zip(names, self._store.read_many([f"{path}/{child}" for child in names.values()]), strict=True)
+        nodes = zip(names, self.store.read_many([f"{path}/{child}" for child in names.values()]), strict=True)
         there = {name: cursor.data for name, cursor in nodes if cursor is not None}
         if not there:
             return _TopicStates(place, {}, {})
         try:
-            lengths = self._lengths.lengths(managed_ledger_references(node.data).ledgers)
+            lengths = self.lengths.lengths(managed_ledger_references(node.data).ledgers)
         except UndecodableError as error:
             lengths = Unreadable(str(error))
         if isinstance(lengths, Unreadable):
             return _TopicStates(place, {}, {}, (f"{place}: {lengths.reason}",))
-        read = dict(zip(there, self._cursors.acknowledged(list(there.values()), lengths), strict=True))
+        read = dict(zip(there, self.cursors.acknowledged(list(there.values()), lengths), strict=True))
         problems = {name: found.reason for name, found in read.items() if isinstance(found, Unreadable)}
         cursors = {name: found for name, found in read.items() if not isinstance(found, Unreadable)}
         return _TopicStates(place, cursors, lengths, tuple(f"{place} {name}: {why}" for name, why in problems.items()))

@@ -9,7 +9,7 @@ partition, so that a checkpoint never calls a partition unused that may hold rec
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import Enum
 from itertools import takewhile
 from typing import BinaryIO, Final, NoReturn, Protocol
@@ -132,40 +132,29 @@ class SourceFile:
     size: int
 
 
+@dataclass(slots=True)
 class FilePublisher:
     """One run of a file's publisher."""
 
-    def __init__(
-        self,
-        source: SourceFile,
-        request: PublishRequest,
-        producers: SequencedProducers,
-        tails: TopicTails,
-        checkpoints: CheckpointStore,
-        clock: Clock,
-        stop: StopSignal,
-        *,
-        report: ReportWork = lambda doing, done, total: None,
-        steps: PublishSteps | None = None,
-    ) -> None:
-        self._source = source
-        self._request = request
-        self._producers = producers
-        self._tails = tails
-        self._checkpoints = checkpoints
-        self._clock = clock
-        self._stop = stop
-        self._report = report
-        self._steps = steps or PublishSteps()
-        self._rolling = RollingHash()
-        self._points: list[StoredPoint] = []
-        self._points_before: list[StoredPoint] = []
-        self._resume: list[ResumePoint] = []
-        self._stored: list[int] = []
-        """Last record of each partition that is known to be stored."""
-        self._written: Checkpoint
-        self._records = 0
-        self._resent: list[int] = []
+    source: SourceFile
+    request: PublishRequest
+    producers: SequencedProducers
+    tails: TopicTails
+    checkpoints: CheckpointStore
+    clock: Clock
+    stop: StopSignal
+    _: KW_ONLY
+    report: ReportWork = lambda doing, done, total: None
+    steps: PublishSteps = field(default_factory=PublishSteps)
+    _rolling: RollingHash = field(default_factory=RollingHash)
+    _points: list[StoredPoint] = field(default_factory=list)
+    _points_before: list[StoredPoint] = field(default_factory=list)
+    _resume: list[ResumePoint] = field(default_factory=list)
+    _stored: list[int] = field(default_factory=list)
+    """Last record of each partition that is known to be stored."""
+    _written: Checkpoint = field(init=False)
+    _records: int = 0
+    _resent: list[int] = field(default_factory=list)
 
     def run(self) -> FilePublishResult:
         """Publish the records that are not published yet.
@@ -182,17 +171,17 @@ class FilePublisher:
             raise TemporaryError(f"{error}. A repeated command reads the topic back and compares") from error
 
     def _run(self) -> FilePublishResult:
-        request = self._request
-        with self._steps.taking(PublishStep.CHECKPOINT_READ):
-            checkpoint = self._checkpoints.read()
+        request = self.request
+        with self.steps.taking(PublishStep.CHECKPOINT_READ):
+            checkpoint = self.checkpoints.read()
         partitions = None
         if checkpoint is not None:
             self._check_checkpoint(checkpoint)
             self._rolling = verified(
-                self._source.file,
-                self._source.size,
+                self.source.file,
+                self.source.size,
                 checkpoint.marks,
-                lambda done, total: self._report("comparing the published part, bytes", done, total),
+                lambda done, total: self.report("comparing the published part, bytes", done, total),
             )
             self._records = checkpoint.records
             partitions = len(checkpoint.partitions) if checkpoint.is_partitioned else 0
@@ -200,7 +189,7 @@ class FilePublisher:
             self._resume_points(publisher, checkpoint)
             reader = self._reader(self._rolling.feed)
             start = reader.after(self._rolling.end)
-            with self._steps.taking(PublishStep.FILE_COMPARED):
+            with self.steps.taking(PublishStep.FILE_COMPARED):
                 self._compare(publisher, start)
             if request.is_dry_run:
                 return self._dry_run(publisher, reader, start)
@@ -208,7 +197,7 @@ class FilePublisher:
                 self._write_checkpoint(self._checkpoint_here(publisher))
             else:
                 self._written = checkpoint
-            if start < self._source.size:
+            if start < self.source.size:
                 self._resend_last(publisher)
             self._publish(publisher, reader, start)
             # A stopped run may have resent records that it has not reached again.
@@ -219,7 +208,7 @@ class FilePublisher:
     # --- before the first record -----------------------------------------------------------------------------------
 
     def _check_checkpoint(self, checkpoint: Checkpoint) -> None:
-        request = self._request
+        request = self.request
         if request.is_fresh:
             raise ConflictError(
                 f"--fresh was given, and there is a checkpoint: {format_count(checkpoint.records, 'record')} of this "
@@ -232,15 +221,15 @@ class FilePublisher:
         """Find each partition's resume point, its last known point, and the point to keep until the sums cover that."""
         for index, topic in enumerate(publisher.topics):
             pushed = publisher.last_sequence_id_of(index)
-            if self._request.is_fresh and pushed != NOTHING_PUBLISHED:
+            if self.request.is_fresh and pushed != NOTHING_PUBLISHED:
                 self._refuse_used_name(topic, f"up to the sequence id {pushed}")
             point = None if checkpoint is None else checkpoint.partitions[index]
             is_needed, start = read_back_from(pushed, point)
             tail = None
             if is_needed:
-                with self._steps.taking(PublishStep.TAIL_READ_BACK):
-                    tail = self._tails.read_back(topic, start, self._request.producer_name)
-                if self._request.is_fresh and tail.records:
+                with self.steps.taking(PublishStep.TAIL_READ_BACK):
+                    tail = self.tails.read_back(topic, start, self.request.producer_name)
+                if self.request.is_fresh and tail.records:
                     last = tail.records[-1]
                     self._refuse_used_name(topic, f"at last the sequence id {last.offset}, at {last.position}")
             found = resume_point(pushed, point, tail)
@@ -254,7 +243,7 @@ class FilePublisher:
 
     def _refuse_used_name(self, topic: TopicName, what: str) -> NoReturn:
         raise ConflictError(
-            f"--fresh was given, and {self._request.producer_name} has published to {topic} before, {what}; choose "
+            f"--fresh was given, and {self.request.producer_name} has published to {topic} before, {what}; choose "
             "another producer name, or continue with --resume"
         )
 
@@ -263,7 +252,7 @@ class FilePublisher:
         if until < start:
             return
         records = takewhile(lambda record: record.offset <= until, self._reader().records(start))
-        work = LongWork("comparing the topic with the file, bytes", until, self._report, self._clock)
+        work = LongWork("comparing the topic with the file, bytes", until, self.report, self.clock)
         routed = (self._routed(publisher, record, work) for record in records)
         try:
             check_against_file(self._resume, start, routed)
@@ -277,17 +266,17 @@ class FilePublisher:
     # --- the records -----------------------------------------------------------------------------------------------
 
     def _publish(self, publisher: ExactlyOncePublisher, reader: RecordReader, start: int) -> None:
-        pace = Pace(self._clock, self._request.records_per_second)
-        flushed_at, flushed_records = self._clock.monotonic_seconds(), self._records
+        pace = Pace(self.clock, self.request.records_per_second)
+        flushed_at, flushed_records = self.clock.monotonic_seconds(), self._records
         try:
             for record in reader.records(start):
                 self._publish_one(publisher, record, pace)
-                if self._stop.is_set():
+                if self.stop.is_set():
                     break
-                is_time = self._clock.monotonic_seconds() - flushed_at >= FLUSH_SECONDS
+                is_time = self.clock.monotonic_seconds() - flushed_at >= FLUSH_SECONDS
                 if is_time or self._records - flushed_records >= FLUSH_RECORDS:
                     self._flush(publisher)
-                    flushed_at, flushed_records = self._clock.monotonic_seconds(), self._records
+                    flushed_at, flushed_records = self.clock.monotonic_seconds(), self._records
         except InvalidInputError:
             self._flush(publisher)
             raise
@@ -302,7 +291,7 @@ class FilePublisher:
             self._resent.append(point.after)
             messages.append(_message(next(self._reader(is_complete=True).records(point.after))))
         for message in messages:
-            with self._steps.taking(PublishStep.RECORD_RESENT):
+            with self.steps.taking(PublishStep.RECORD_RESENT):
                 publisher.publish(message)
         publisher.flush()
 
@@ -312,28 +301,28 @@ class FilePublisher:
         if record.offset > self._resume[index].after:
             if not self._points[index].is_sent:
                 self._begin(publisher, index)
-            self._steps.about_to(PublishStep.RECORD_PUBLISHED)
+            self.steps.about_to(PublishStep.RECORD_PUBLISHED)
             publisher.publish(message)
-            self._steps.reached(PublishStep.RECORD_PUBLISHED)
-            pace.wait_after(1, self._stop)
+            self.steps.reached(PublishStep.RECORD_PUBLISHED)
+            pace.wait_after(1, self.stop)
         self._records += 1
 
     def _begin(self, publisher: ExactlyOncePublisher, index: int) -> None:
         """Record that the partition may hold records from now on, and behind which entry."""
-        last = self._tails.last_position(publisher.topics[index])
+        last = self.tails.last_position(publisher.topics[index])
         self._points[index] = StoredPoint(None, last)
         points = [*self._written.partitions]
         points[index] = self._points[index]
         self._write_checkpoint(replace(self._written, partitions=tuple(points)))
 
     def _flush(self, publisher: ExactlyOncePublisher) -> None:
-        with self._steps.taking(PublishStep.FLUSHED):
+        with self.steps.taking(PublishStep.FLUSHED):
             publisher.flush()
         self._write_checkpoint(self._checkpoint_here(publisher))
-        self._report("publishing, bytes", self._rolling.end, self._source.size)
+        self.report("publishing, bytes", self._rolling.end, self.source.size)
 
     def _checkpoint_here(self, publisher: ExactlyOncePublisher) -> Checkpoint:
-        request = self._request
+        request = self.request
         # Records that were read back may be beyond the sums. With an older point, the next run merely reads more back,
         # and compares the bytes beyond the sums with the file.
         points = (
@@ -352,8 +341,8 @@ class FilePublisher:
         )
 
     def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        with self._steps.taking(PublishStep.CHECKPOINT_WRITTEN):
-            self._checkpoints.write(checkpoint)
+        with self.steps.taking(PublishStep.CHECKPOINT_WRITTEN):
+            self.checkpoints.write(checkpoint)
         self._written = checkpoint
 
     def _confirmed(self, confirmation: Confirmation) -> None:
@@ -376,8 +365,8 @@ class FilePublisher:
             stored += record.offset > self._resume[publisher.partition_of(_message(record))].after
             self._records += 1
             if self._records % _RECORDS_PER_REPORT == 0:
-                self._report("reading, bytes", record.end, self._source.size)
-            if self._stop.is_set():
+                self.report("reading, bytes", record.end, self.source.size)
+            if self.stop.is_set():
                 break
         return self._published(reader, stored, 0)
 
@@ -391,7 +380,7 @@ class FilePublisher:
             bytes=self._rolling.end,
             sha256=marks[-1].sha256 if marks else None,
             unfinished_at=reader.unfinished_at,
-            is_stopped=self._stop.is_set() and reader.unfinished_at is None and self._rolling.end < self._source.size,
+            is_stopped=self.stop.is_set() and reader.unfinished_at is None and self._rolling.end < self.source.size,
             partitions=[
                 PublishedPartition(
                     None if last == NOTHING_PUBLISHED else last, point.position if point.offset == last else None
@@ -403,11 +392,11 @@ class FilePublisher:
     # --- collaborators -----------------------------------------------------------------------------------------------
 
     def _opened(self, partitions: int | None) -> ExactlyOncePublisher:
-        request = self._request
-        with self._steps.taking(PublishStep.PRODUCERS_OPENED):
+        request = self.request
+        with self.steps.taking(PublishStep.PRODUCERS_OPENED):
             return ExactlyOncePublisher(
-                self._producers,
-                self._clock,
+                self.producers,
+                self.clock,
                 request.topic,
                 producer_name=request.producer_name,
                 limits=request.limits,
@@ -417,7 +406,7 @@ class FilePublisher:
             )
 
     def _reader(self, feed: Callable[[bytes], None] = lambda data: None, *, is_complete: bool = False) -> RecordReader:
-        source, request = self._source, self._request
+        source, request = self.source, self.request
         is_complete = is_complete or request.is_complete
         return RecordReader(source.file, request.record_format, source.size, is_complete=is_complete, feed=feed)
 

@@ -11,7 +11,7 @@ complete. Bytes that are appended while a file is read are left for the next run
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Annotated, Any, BinaryIO, Final, assert_never
 
@@ -49,29 +49,23 @@ class FileRecord:
     event_time_ms: int | None = None
 
 
+@dataclass(slots=True)
 class RecordReader:
     """Reader of records up to ``size`` bytes, the file's size when it was opened.
 
     Attributes:
+        is_complete: True if nothing will be appended.
+        feed: function that takes the bytes of each record first.
         unfinished_at: byte at which an incomplete last record begins, after reading; None if there is none.
     """
 
-    def __init__(
-        self,
-        file: BinaryIO,
-        form: RecordFormat,
-        size: int,
-        *,
-        is_complete: bool = False,
-        feed: Callable[[bytes], None] = lambda data: None,
-    ) -> None:
-        """``is_complete`` declares that nothing will be appended; ``feed`` takes the bytes of each record first."""
-        self._file = file
-        self._form = form
-        self._size = size
-        self._is_complete = is_complete
-        self._feed = feed
-        self.unfinished_at: int | None = None
+    file: BinaryIO
+    form: RecordFormat
+    size: int
+    _: KW_ONLY
+    is_complete: bool = False
+    feed: Callable[[bytes], None] = lambda data: None
+    unfinished_at: int | None = field(default=None, init=False)
 
     def records(self, start: int = 0) -> Iterator[FileRecord]:
         """Yield every record from ``start`` on, where a record must begin.
@@ -81,7 +75,7 @@ class RecordReader:
             OSError: the file cannot be read.
         """
         self.unfinished_at = None
-        match self._form:
+        match self.form:
             case RecordFormat.LINES:
                 return self._lines(start, lambda offset, line, payload: FileRecord(offset, offset + len(line), payload))
             case RecordFormat.JSON_LINES:
@@ -99,10 +93,10 @@ class RecordReader:
         Raises:
             InvalidInputError: that line has been continued instead.
         """
-        if end == 0 or end >= self._size or self._form is RecordFormat.LENGTH_PREFIXED:
+        if end == 0 or end >= self.size or self.form is RecordFormat.LENGTH_PREFIXED:
             return end
-        self._file.seek(end - 1)
-        before, behind = self._file.read(1), self._file.read(1)
+        self.file.seek(end - 1)
+        before, behind = self.file.read(1), self.file.read(1)
         if before == _NEWLINE:
             return end
         if behind != _NEWLINE:
@@ -110,20 +104,20 @@ class RecordReader:
                 f"the file was published as complete up to byte {end}, and its last line continues there now; what was "
                 "published cannot be extended"
             )
-        self._feed(_NEWLINE)
+        self.feed(_NEWLINE)
         return end + 1
 
     def _lines(self, start: int, record_of: "Callable[[int, bytes, bytes], FileRecord]") -> Iterator[FileRecord]:
-        self._file.seek(start)
-        offset, read, feed = start, self._file.readline, self._feed
-        while offset < self._size:
-            line = read(min(MAX_RECORD_BYTES + 1, self._size - offset))
+        self.file.seek(start)
+        offset, read, feed = start, self.file.readline, self.feed
+        while offset < self.size:
+            line = read(min(MAX_RECORD_BYTES + 1, self.size - offset))
             if line.endswith(_NEWLINE):
                 payload = line[:-1]
-            elif offset + len(line) < self._size:
+            elif offset + len(line) < self.size:
                 self._check_length(offset, len(line))
                 raise InvalidInputError(f"the file was truncated at byte {offset + len(line)} while it was read")
-            elif self._is_complete:
+            elif self.is_complete:
                 payload = line
             else:
                 self.unfinished_at = offset
@@ -135,21 +129,21 @@ class RecordReader:
             offset = record.end
 
     def _length_prefixed(self, start: int) -> Iterator[FileRecord]:
-        self._file.seek(start)
+        self.file.seek(start)
         offset = start
-        while offset < self._size:
-            prefix = self._file.read(_LENGTH_BYTES)
+        while offset < self.size:
+            prefix = self.file.read(_LENGTH_BYTES)
             length = int.from_bytes(prefix, "big")
             end = offset + _LENGTH_BYTES + length
             if len(prefix) == _LENGTH_BYTES:
                 self._check_length(offset, _LENGTH_BYTES + length)
-            if len(prefix) < _LENGTH_BYTES or end > self._size:
+            if len(prefix) < _LENGTH_BYTES or end > self.size:
                 self.unfinished_at = offset
                 return
-            payload = self._file.read(length)
+            payload = self.file.read(length)
             if len(payload) < length:
                 raise InvalidInputError(f"the file was truncated in the record at byte {offset} while it was read")
-            self._feed(prefix + payload)
+            self.feed(prefix + payload)
             yield FileRecord(offset, end, payload)
             offset = end
 
@@ -157,7 +151,7 @@ class RecordReader:
         if length > MAX_RECORD_BYTES:
             raise InvalidInputError(
                 f"the record at byte {offset} is longer than {format_count(MAX_RECORD_BYTES, 'byte')}; is this a file "
-                f"of {self._form.value}?"
+                f"of {self.form.value}?"
             )
 
 

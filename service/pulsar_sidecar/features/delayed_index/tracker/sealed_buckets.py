@@ -4,7 +4,7 @@ Where 4.0.8 departs from PIP-195, `Behaviour` selects which one the code follows
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -54,6 +54,7 @@ class _SegmentEnd:
     due_ms: int
 
 
+@dataclass(slots=True)
 class SealedBuckets:
     """Sealed buckets: seals from the mutable bucket, and loads into the shared queue.
 
@@ -62,21 +63,13 @@ class SealedBuckets:
         ends: last messages of loaded segments; before one is dispatched, the next segment is loaded.
     """
 
-    def __init__(
-        self,
-        settings: TrackerSettings,
-        behaviour: Behaviour,
-        access: SnapshotAccess,
-        mutable: MutableBucket,
-        shared: IndexQueue,
-    ) -> None:
-        self.ranges = BucketRanges()
-        self._settings = settings
-        self._behaviour = behaviour
-        self._access = access
-        self._mutable = mutable
-        self._shared = shared
-        self.ends: dict[Position, _SegmentEnd] = {}
+    settings: TrackerSettings
+    behaviour: Behaviour
+    access: SnapshotAccess
+    mutable: MutableBucket
+    shared: IndexQueue
+    ranges: BucketRanges = field(default_factory=BucketRanges)
+    ends: dict[Position, _SegmentEnd] = field(default_factory=dict)
 
     # --- sealing and merging -----------------------------------------------------------------------------------------
 
@@ -86,28 +79,28 @@ class SealedBuckets:
         Raises:
             TrackerFailedError: a broker would throw too; earlier changes stay.
         """
-        most = self._settings.max_num_buckets
-        if self._behaviour is Behaviour.AS_PIP and 0 < most <= len(self.ranges):
+        most = self.settings.max_num_buckets
+        if self.behaviour is Behaviour.AS_PIP and 0 < most <= len(self.ranges):
             self._merge(select_as_pip(tuple(self.ranges)), self._merge_as_pip)
         if len(indexes):
-            self._create(indexes, self._mutable.key)
-        self._mutable.reset_range()
-        if self._behaviour is Behaviour.AS_BROKER and 0 < most < len(self.ranges):
+            self._create(indexes, self.mutable.key)
+        self.mutable.reset_range()
+        if self.behaviour is Behaviour.AS_BROKER and 0 < most < len(self.ranges):
             self._merge(select_as_broker(tuple(self.ranges)), self._merge_as_broker)
 
     def _create(self, indexes: DelayedIndexes, key: BucketKey, merged: PositionBits | None = None) -> None:
-        sealed = seal(indexes, self._settings)
+        sealed = seal(indexes, self.settings)
         self._take_out_of_mutable(sealed, indexes, key)
         first = sealed.segments[0]
-        self._shared.put_back(pack(first))
+        self.shared.put_back(pack(first))
         bucket = ImmutableBucket.sealed(key, sealed)
-        is_saved = self._access.save(bucket, sealed)
+        is_saved = self.access.save(bucket, sealed)
         bucket.bits = merged or bucket.bits
         self.ranges.put(key, bucket)
         self.expect_next(bucket, first)
         if not is_saved:
             for segment in sealed.segments[1:]:
-                self._shared.put_back(pack(segment))
+                self.shared.put_back(pack(segment))
             self.ranges.remove(CutRange.closed(key))
             self.ends.pop(_last_position(first))
 
@@ -116,24 +109,24 @@ class SealedBuckets:
         if len(outside):
             # Stop half-way, as a broker does.
             reached = int(outside[0])
-            self._shared.put_back(pack(indexes[: min(reached, len(sealed.segments[0]))]))
+            self.shared.put_back(pack(indexes[: min(reached, len(sealed.segments[0]))]))
             gone = indexes[: reached + 1]
             for ledger_id, entries in bitmaps_of(gone.ledgers, gone.entries).items():
-                self._mutable.bits.remove_all(ledger_id, entries)
+                self.mutable.bits.remove_all(ledger_id, entries)
             raise TrackerFailedError(f"a ledger lies outside the bucket {key}")
         for segment in sealed.metadata:
             for ledger_id, entries in segment.bitmaps.items():
-                self._mutable.bits.remove_all(ledger_id, entries)
+                self.mutable.bits.remove_all(ledger_id, entries)
 
     def _merge(self, old: Sequence[ImmutableBucket], merge: Callable[[Sequence[ImmutableBucket]], bool]) -> None:
         if old:
-            self._access.attempt(BucketOperation.MERGE, lambda: merge(old))
+            self.access.attempt(BucketOperation.MERGE, lambda: merge(old))
 
     def _merge_as_broker(self, old: Sequence[ImmutableBucket]) -> bool:
         unloaded = [
             segment
             for bucket in old
-            for segment in self._access.segments(bucket, bucket.current_segment + 1, bucket.last_segment)
+            for segment in self.access.segments(bucket, bucket.current_segment + 1, bucket.last_segment)
         ]
         key = BucketKey(old[0].key.start, old[-1].key.end)
         merged = sort_indexes(joined(unloaded))
@@ -148,12 +141,12 @@ class SealedBuckets:
         left = sort_indexes(joined([self._left_of(bucket) for bucket in old]))
         if not len(left):
             return self.drop(old)
-        sealed = seal(left, self._settings)
+        sealed = seal(left, self.settings)
         bucket = ImmutableBucket.sealed(key, sealed)
-        if not self._access.save(bucket, sealed):
+        if not self.access.save(bucket, sealed):
             raise TemporaryError(f"the merged bucket {key} was not written")
-        self._shared.remove(bucket.bits.ledgers)
-        self._shared.put_back(pack(sealed.segments[0]))
+        self.shared.remove(bucket.bits.ledgers)
+        self.shared.put_back(pack(sealed.segments[0]))
         self.ranges.put(key, bucket)
         self.expect_next(bucket, sealed.segments[0])
         return self.drop(old)
@@ -162,11 +155,11 @@ class SealedBuckets:
         """Delete buckets with their snapshots; always return True."""
         for bucket in buckets:
             self.ranges.remove(CutRange.closed(bucket.key))
-            self._access.delete(bucket)
+            self.access.delete(bucket)
         return True
 
     def _left_of(self, bucket: ImmutableBucket) -> DelayedIndexes:
-        indexes = joined(self._access.segments(bucket, max(1, bucket.current_segment), bucket.last_segment))
+        indexes = joined(self.access.segments(bucket, max(1, bucket.current_segment), bucket.last_segment))
         return indexes[indexes.within(bucket.bits.ledgers)]
 
     def expect_next(self, bucket: ImmutableBucket, loaded: DelayedIndexes) -> None:
@@ -177,11 +170,11 @@ class SealedBuckets:
 
     def pop_until_end(self, most: int, cutoff_ms: int) -> PackedIndexes:
         """Pop due indexes of the shared queue, up to the time at which the first loaded segment ends."""
-        first_ms = self._shared.first_ms()
+        first_ms = self.shared.first_ms()
         if first_ms is None or first_ms > cutoff_ms:
             return NO_PACKED
         ends = [each.due_ms for each in self.ends.values() if each.bucket.ranges]
-        return self._shared.pop(most, min(cutoff_ms, max(first_ms, min(ends, default=NEVER))))
+        return self.shared.pop(most, min(cutoff_ms, max(first_ms, min(ends, default=NEVER))))
 
     def first_end(self, due: PackedIndexes) -> tuple[int, Position | None]:
         """Return the first row that ends a loaded segment, and its position; the number of rows if none does."""
@@ -197,9 +190,9 @@ class SealedBuckets:
 
     def recover(self, cutoff_ms: int) -> None:
         """Recover the buckets that the cursor's properties name; raises as the tracker's ``recover`` does."""
-        dropped = name_buckets(self.ranges, self._access, self._behaviour)
+        dropped = name_buckets(self.ranges, self.access, self.behaviour)
         loaded = {
-            held: (bucket, recover_bucket(bucket, self._access, cutoff_ms, self._behaviour))
+            held: (bucket, recover_bucket(bucket, self.access, cutoff_ms, self.behaviour))
             for held, bucket in self.ranges.items()
         }
         # If segments of two buckets end with the same message, a broker remembers the one that it reads last.
@@ -207,12 +200,12 @@ class SealedBuckets:
             bucket, indexes = loaded[held]
             if len(indexes):
                 self.expect_next(bucket, indexes)
-                self._shared.add_many(indexes)
+                self.shared.add_many(indexes)
             else:
                 dropped[held] = bucket
         for held in in_order_of_hash_map(tuple(dropped), _DEFAULT_CAPACITY):
             self.ranges.remove(held)
-            self._access.delete(dropped[held])
+            self.access.delete(dropped[held])
 
     def clear(self) -> None:
         """Forget all buckets; snapshots and properties stay."""

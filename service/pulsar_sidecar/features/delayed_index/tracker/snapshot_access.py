@@ -7,6 +7,7 @@ between leaves an orphan ledger or a dangling reference, as in a broker.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeVar
 
@@ -31,6 +32,7 @@ class BucketOperation(Enum):
     MERGE = "merge"
 
 
+@dataclass(slots=True)
 class SnapshotAccess:
     """Snapshots of one subscription.
 
@@ -38,18 +40,15 @@ class SnapshotAccess:
         operations: number of operations, by type and success.
     """
 
-    def __init__(
-        self, storage: BucketSnapshotStorage, properties: BucketProperties, topic_name: str, cursor_name: str
-    ) -> None:
-        self._storage = storage
-        self._properties = properties
-        self._topic_name = topic_name
-        self._cursor_name = cursor_name
-        self.operations: Counter[tuple[BucketOperation, bool]] = Counter()
+    storage: BucketSnapshotStorage
+    properties: BucketProperties
+    topic_name: str
+    cursor_name: str
+    operations: Counter[tuple[BucketOperation, bool]] = field(default_factory=Counter)
 
     def names(self) -> Sequence[str]:
         """Return the names of the cursor's properties, in its order."""
-        return tuple(self._properties.get())
+        return tuple(self.properties.get())
 
     def save(self, bucket: ImmutableBucket, sealed: SealedIndexes) -> bool:
         """Write the snapshot and its property; return True if the snapshot was written.
@@ -58,40 +57,40 @@ class SnapshotAccess:
         """
 
         def create() -> LedgerId:
-            owner = BucketOwner(bucket.key, self._topic_name, self._cursor_name)
-            return self._storage.create_bucket_snapshot(sealed.metadata, sealed.segments, owner)
+            owner = BucketOwner(bucket.key, self.topic_name, self.cursor_name)
+            return self.storage.create_bucket_snapshot(sealed.metadata, sealed.segments, owner)
 
         bucket_id = self.attempt(BucketOperation.CREATE, lambda: _retried(create))
         if bucket_id is None:
             return False
         bucket.bucket_id = bucket_id
         with suppress(SidecarError):
-            _retried(lambda: self._properties.put(str(bucket.key), str(bucket_id)))
+            _retried(lambda: self.properties.put(str(bucket.key), str(bucket_id)))
         self.measure(bucket)
         return True
 
     def measure(self, bucket: ImmutableBucket) -> None:
         """Read the length of the snapshot; after a failure it stays unknown."""
         with suppress(SidecarError):
-            bucket.snapshot_bytes = self._storage.get_bucket_snapshot_length(self.id_of(bucket))
+            bucket.snapshot_bytes = self.storage.get_bucket_snapshot_length(self.id_of(bucket))
 
     def metadata(self, bucket: ImmutableBucket) -> SnapshotMetadata:
         """Return entry 0; raises as the storage does."""
         bucket_id = self.id_of(bucket)
-        return _retried(lambda: self._storage.get_bucket_snapshot_metadata(bucket_id))
+        return _retried(lambda: self.storage.get_bucket_snapshot_metadata(bucket_id))
 
     def segments(self, bucket: ImmutableBucket, first: int, last: int) -> Sequence[DelayedIndexes]:
         """Return entries ``first`` to ``last``; raises as the storage does."""
         bucket_id = self.id_of(bucket)
-        return _retried(lambda: self._storage.get_bucket_snapshot_segment(bucket_id, first, last))
+        return _retried(lambda: self.storage.get_bucket_snapshot_segment(bucket_id, first, last))
 
     def delete(self, bucket: ImmutableBucket) -> None:
         """Delete the snapshot, then its property; a failure is counted, and the property stays."""
 
         def delete() -> bool:
             bucket_id = self.id_of(bucket)
-            _retried(lambda: self._storage.delete_bucket_snapshot(bucket_id))
-            _retried(lambda: self._properties.remove(str(bucket.key)))
+            _retried(lambda: self.storage.delete_bucket_snapshot(bucket_id))
+            _retried(lambda: self.properties.remove(str(bucket.key)))
             return True
 
         self.attempt(BucketOperation.DELETE, delete)
@@ -113,7 +112,7 @@ class SnapshotAccess:
             UndecodableError: the property is missing or holds no ledger id.
         """
         if bucket.bucket_id is None:
-            value = self._properties.get().get(str(bucket.key), "")
+            value = self.properties.get().get(str(bucket.key), "")
             bucket.bucket_id = parse_ledger_id(value)
             if bucket.bucket_id is None:
                 raise UndecodableError(f"the property {bucket.key} has {value!r:.40} instead of a ledger id")

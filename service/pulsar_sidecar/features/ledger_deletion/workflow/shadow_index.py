@@ -12,6 +12,7 @@ failed refresh is an error for all of them, never an absence.
 
 import threading
 from collections.abc import Collection, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 import structlog
 
@@ -40,47 +41,40 @@ _SLOWEST_NODES_PER_SECOND = 2_000
 _STOPPING = "the sidecar is shutting down"
 
 
+@dataclass(slots=True)
 class ShadowIndex:
-    """`topic_deletion.shadow_refusals.Shadows` from an index; thread-safe, with `run` as a loop for its own thread."""
+    """`topic_deletion.shadow_refusals.Shadows` from an index; thread-safe, with `run` as a loop for its own thread.
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        whole: WholeStore,
-        changes: TopicChanges | None,
-        clock: Clock,
-        stop: threading.Event,
-        *,
-        patience_seconds: float = _PATIENCE_SECONDS,
-    ) -> None:
-        """Create an index that has read nothing yet.
+    Attributes:
+        store: metadata store of the topics, for those that changed.
+        whole: the same store, for all topics.
+        changes: change feed; None where nothing is watched.
+        clock: clock between two reads of the changes.
+        stop: signal that ends `run` and, with an error, the waits of all callers.
+        patience_seconds: time that `shadows_of` waits; longer where each refresh reads all topics.
+    """
 
-        Args:
-            store: metadata store of the topics, for those that changed.
-            whole: the same store, for all topics.
-            changes: change feed; None where nothing is watched.
-            clock: clock between two reads of the changes.
-            stop: signal that ends `run` and, with an error, the waits of all callers.
-            patience_seconds: time that `shadows_of` waits; longer where each refresh reads all topics.
-        """
-        self._store = store
-        self._whole = whole
-        self._changes = changes
-        self._clock = clock
-        self._stop = stop
-        self._patience_seconds = patience_seconds
-        self._turn = threading.Condition()
-        self._asked = self._begun = self._ended = 0
-        self._failure: SidecarError | None = None
-        self._deletions_waiting = 0
-        self._hurry = threading.Event()
-        self._is_urgent = True
-        self._known = KnownShadows()
-        self._is_complete = False
-        self._nodes_per_refresh = 0
-        self._warnings: tuple[str, ...] = ()
-        self._read_all_at = 0.0
-        self._changed: dict[str, None] = {}
+    store: MetadataStore
+    whole: WholeStore
+    changes: TopicChanges | None
+    clock: Clock
+    stop: threading.Event
+    _: KW_ONLY
+    patience_seconds: float = _PATIENCE_SECONDS
+    _turn: threading.Condition = field(default_factory=threading.Condition)
+    _asked: int = 0
+    _begun: int = 0
+    _ended: int = 0
+    _failure: SidecarError | None = None
+    _deletions_waiting: int = 0
+    _hurry: threading.Event = field(default_factory=threading.Event)
+    _is_urgent: bool = True
+    _known: KnownShadows = field(default_factory=KnownShadows)
+    _is_complete: bool = False
+    _nodes_per_refresh: int = 0
+    _warnings: tuple[str, ...] = ()
+    _read_all_at: float = 0.0
+    _changed: dict[str, None] = field(default_factory=dict)
 
     # --- queries -----------------------------------------------------------------------------------------------------
 
@@ -112,7 +106,7 @@ class ShadowIndex:
 
     def holds_up_deletions(self) -> bool:
         """Return True while all topics are read as fast as possible; never where each deletion reads them."""
-        return self._hurry.is_set() and not self._is_complete and self._changes is not None
+        return self._hurry.is_set() and not self._is_complete and self.changes is not None
 
     def wake(self) -> None:
         """Make `run` and all waiting callers notice that ``stop`` is set."""
@@ -125,14 +119,14 @@ class ShadowIndex:
         self._hurry.set()
         try:
             # The current refresh, and the next one.
-            self._wait_for_refresh(self._patience_seconds + 2 * self._nodes_per_refresh / _SLOWEST_NODES_PER_SECOND)
+            self._wait_for_refresh(self.patience_seconds + 2 * self._nodes_per_refresh / _SLOWEST_NODES_PER_SECOND)
         finally:
             self._deletions_waiting -= 1
             if not self._is_urgent:
                 self._slow_down()
 
     def _slow_down(self) -> None:
-        if not self._deletions_waiting and not self._stop.is_set():
+        if not self._deletions_waiting and not self.stop.is_set():
             self._hurry.clear()
 
     def _wait_for_refresh(self, seconds: float | None) -> None:
@@ -140,7 +134,7 @@ class ShadowIndex:
         self._turn.notify_all()
 
         def is_over() -> bool:
-            return self._ended >= number or self._stop.is_set()
+            return self._ended >= number or self.stop.is_set()
 
         while not self._turn.wait_for(is_over, _CATCH_UP_SECONDS if seconds is None else seconds):
             if seconds is not None:
@@ -154,16 +148,16 @@ class ShadowIndex:
 
     def run(self) -> None:
         """Refresh until stopped: at once while a call waits, and each second where changes are watched."""
-        while not self._stop.is_set():
+        while not self.stop.is_set():
             self._refresh_once()
             with self._turn:
-                self._turn.wait_for(lambda: self._asked > self._begun or self._stop.is_set(), _CATCH_UP_SECONDS)
+                self._turn.wait_for(lambda: self._asked > self._begun or self.stop.is_set(), _CATCH_UP_SECONDS)
         self.wake()
 
     def _refresh_once(self) -> None:
         with self._turn:
             is_asked = self._asked > self._begun
-            if self._changes is None and not is_asked:
+            if self.changes is None and not is_asked:
                 return
             self._begun += 1
         failure: SidecarError | None = TemporaryError("an unexpected failure, which the log shows")
@@ -177,11 +171,11 @@ class ShadowIndex:
                 before, self._failure = self._failure, failure
                 self._ended = self._begun
                 self._turn.notify_all()
-            if failure is not None and str(failure) != str(before) and not self._stop.is_set():
+            if failure is not None and str(failure) != str(before) and not self.stop.is_set():
                 log.warning("shadow topics could not be read", error=str(failure))
 
     def _refresh(self, is_asked: bool) -> None:
-        is_old = self._clock.monotonic_seconds() - self._read_all_at >= _READ_ALL_AGAIN_SECONDS
+        is_old = self.clock.monotonic_seconds() - self._read_all_at >= _READ_ALL_AGAIN_SECONDS
         if self._is_complete and (is_asked or not is_old):
             try:
                 self._catch_up(self._known)
@@ -206,14 +200,14 @@ class ShadowIndex:
 
     def _listen(self, is_asked: bool) -> bool:
         """Watch changes, if possible; return True if they are watched from now on."""
-        if self._changes is None:
+        if self.changes is None:
             return False
         try:
-            self._changes.arm()
+            self.changes.arm()
         except UnwatchableError as error:
             self._warnings = (f"each deletion of a topic searches all topics for its shadow topics: {error}",)
             log.warning("topic changes cannot be watched", warning=self._warnings[0])
-            self._changes = None
+            self.changes = None
             return False
         except TemporaryError:
             if not is_asked:
@@ -224,38 +218,38 @@ class ShadowIndex:
     def _read_all(self, is_watched: bool) -> None:
         known, count = KnownShadows(), 0
         self._changed.clear()
-        caught_up = self._clock.monotonic_seconds()
-        for read, nodes in self._whole.possible_shadows(self._hurry):
+        caught_up = self.clock.monotonic_seconds()
+        for read, nodes in self.whole.possible_shadows(self._hurry):
             for path, data in nodes:
                 if is_topic_node(path):
                     known.note(path, data)
             count += read
-            now = self._clock.monotonic_seconds()
-            if self._changes is not None and is_watched and now - caught_up >= _CATCH_UP_SECONDS:
+            now = self.clock.monotonic_seconds()
+            if self.changes is not None and is_watched and now - caught_up >= _CATCH_UP_SECONDS:
                 # Keeps the feed's queue short. These are read at the end: the next piece may hold older data of them.
-                self._changed.update(dict.fromkeys(self._changes.catch_up()))
+                self._changed.update(dict.fromkeys(self.changes.catch_up()))
                 caught_up = now
-            if self._stop.is_set():
+            if self.stop.is_set():
                 raise TemporaryError(_STOPPING)
         if is_watched:
             self._catch_up(known)
         with self._turn:
             self._known, self._is_complete = known, is_watched
             self._nodes_per_refresh = 0 if is_watched else count
-            self._read_all_at = self._clock.monotonic_seconds()
+            self._read_all_at = self.clock.monotonic_seconds()
         log.info("shadow topics read", shadows=len(known.shadows), unread=len(known.unread), kept_up=is_watched)
 
     def _catch_up(self, known: KnownShadows) -> None:
-        assert self._changes is not None
+        assert self.changes is not None
         # A changed path stays here until its node was read.
-        self._changed.update(dict.fromkeys(self._changes.catch_up()))
+        self._changed.update(dict.fromkeys(self.changes.catch_up()))
         self._read(known, list(self._changed))
         self._changed.clear()
 
     def _read(self, known: KnownShadows, paths: Sequence[str]) -> None:
         for start in range(0, len(paths), _NODES_AT_ONCE):
             some = paths[start : start + _NODES_AT_ONCE]
-            nodes = self._store.read_many(some)
+            nodes = self.store.read_many(some)
             with self._turn:
                 for path, node in zip(some, nodes, strict=True):
                     known.note(path, None if node is None else node.data)
