@@ -10,7 +10,7 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.durable_operations i
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import HeldOperation
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.shadow_deleter import ShadowDeleter
 from pulsar_sidecar.features.ledger_deletion.workflow.namespace_deleter import NamespaceDeleter, Pass
-from pulsar_sidecar.features.ledger_deletion.workflow.namespace_deletions import DrivenTopicDeletions
+from pulsar_sidecar.features.ledger_deletion.workflow.topic_driving import TopicDeletions
 from pulsar_sidecar.model.errors import PermanentError, SidecarError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.ownership.paths import LOCAL_POLICIES, MANAGED_LEDGERS, PARTITIONED_TOPICS, POLICIES, SCHEMAS
@@ -67,7 +67,7 @@ class NamespaceSidecar(Sidecar):
             DurableOperations(self.name, self.store, self.steps, of_namespaces=True),
             self.store,
             brokers,
-            DrivenTopicDeletions(self.deleter, shadows, self._drive_topic),
+            TopicDeletions(self.deleter, shadows, self._drive_topic),
             self.shadows,
             self.recorder,
             fake_pulsar.clock,

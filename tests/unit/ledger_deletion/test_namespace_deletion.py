@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import pytest
 from pulsar_sidecar.features.ledger_deletion.results import OperationState
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_operation import PREFIX
-from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_ports import TopicDeletions
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import OPERATIONS, driver_path
+from pulsar_sidecar.features.ledger_deletion.workflow.topic_driving import TopicDeletions
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     ConflictError,

@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pulsar_sidecar.features.ledger_deletion.results import TopicDeletionStatus
-from pulsar_sidecar.model.errors import PermanentError, TemporaryError
-from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.pulsar_versions import Line
 
 
@@ -68,21 +66,3 @@ class NamespaceAdmin(Protocol):
             TemporaryError: a bundle or a topic of it is moving, or was created meanwhile; try again.
             OutcomeUnknownError: 5xx, a timeout or a broken connection after sending.
         """
-
-
-class TopicDeletions(Protocol):
-    """Deletion of single topics; thread-safe."""
-
-    def delete(
-        self, topic: TopicName, *, partitioned: bool, requested_by: str | None
-    ) -> tuple[TopicDeletionStatus, PermanentError | None]:
-        """Delete the topic by force, with any partitions; return the status and a refusal.
-
-        Any sidecar continues a RUNNING one. Raises as `TopicDeleter.begin` does.
-        """
-
-    def running(self) -> list[TopicDeletionStatus]:
-        """Return the deletions of all namespaces that have not ended."""
-
-    def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> str | None:
-        """Delete a shadow topic without touching its source; return the reason for waiting, None once it is deleted."""

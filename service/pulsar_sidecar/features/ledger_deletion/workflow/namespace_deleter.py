@@ -36,7 +36,7 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_operation 
     presence,
     write_deletion,
 )
-from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_ports import NamespaceAdmin, TopicDeletions
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_ports import NamespaceAdmin
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_refusals import NamespaceRefusals
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     OperationEndedError,
@@ -46,6 +46,7 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.recorder import Recorder
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.shadow_refusals import Shadows, refuse_namespace_data_loss
 from pulsar_sidecar.features.ledger_deletion.workflow.namespace_leftovers import Leftovers
+from pulsar_sidecar.features.ledger_deletion.workflow.topic_driving import TopicDeletions
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import (
     AlreadyExistsError,
@@ -320,7 +321,7 @@ class NamespaceDeleter:
         deletion = progress.held.deletion
         running = {
             topic: status.reason
-            for status in self.topics.running()
+            for status in self.topics.deleter.running()
             if (topic := status.topic_name) is not None
             and status.part is None
             and topic.namespace == deletion.namespace

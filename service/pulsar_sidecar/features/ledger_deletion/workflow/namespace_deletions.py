@@ -12,73 +12,25 @@ import structlog
 from pulsar_sidecar.features.ledger_deletion.results import (
     NamespaceDeletionStatus,
     OperationState,
-    ShadowDeletionStage,
-    TopicDeletionStatus,
 )
-from pulsar_sidecar.features.ledger_deletion.topic_deletion.driver import TopicDeleter
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_operation import (
     HeldNamespaceDeletion,
     NamespaceDeletion,
     deletion_id,
     incarnation_of,
 )
-from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import HeldOperation, new_operation_id
-from pulsar_sidecar.features.ledger_deletion.topic_deletion.shadow_deleter import ShadowDeleter
 from pulsar_sidecar.features.ledger_deletion.workflow.namespace_deleter import NamespaceDeleter, Pass
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import ConflictError, NotFoundError, PermanentError
+from pulsar_sidecar.model.errors import ConflictError
 from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.model.metadata import MetadataStore
-from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.observability.tracing import continuing, current_trace
 
 log = structlog.get_logger("ledger-deletion")
 
-_TOPIC_WAIT_MS = 5_000
-"""Time for which a topic's deletion is retried before the pass continues with other topics."""
 _LOOK_SECONDS = 1.0
 _FOLLOW_SECONDS = 0.2
 _MOST_ENDED = 1_000
-
-Drive = Callable[[HeldOperation, int], tuple[TopicDeletionStatus, PermanentError | None]]
-
-
-@dataclass(frozen=True, slots=True)
-class DrivenTopicDeletions:
-    """`TopicDeletions` through the deleters that calls about single topics use."""
-
-    deleter: TopicDeleter
-    shadow_deleter: ShadowDeleter
-    drive: Drive
-
-    def delete(
-        self, topic: TopicName, *, partitioned: bool, requested_by: str | None
-    ) -> tuple[TopicDeletionStatus, PermanentError | None]:
-        # The caller has already searched the whole cluster for shadows that would lose their data.
-        held = self.deleter.begin(
-            new_operation_id(topic),
-            topic,
-            partitioned=partitioned,
-            force=True,
-            requested_by=requested_by,
-            source_data_loss_confirmed=True,
-            trace=current_trace(),
-        )
-        return self.drive(held, _TOPIC_WAIT_MS)
-
-    def running(self) -> list[TopicDeletionStatus]:
-        return self.deleter.running()
-
-    def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> str | None:
-        while True:
-            try:
-                status = self.shadow_deleter.advance(new_operation_id(topic), topic, requested_by=requested_by)
-            except NotFoundError:
-                return None
-            if status.stage is ShadowDeletionStage.DONE:
-                return None
-            if status.waits_for is not None:
-                return status.waits_for
 
 
 @dataclass(slots=True)

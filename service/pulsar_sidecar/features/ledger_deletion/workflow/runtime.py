@@ -37,15 +37,12 @@ from pulsar_sidecar.features.ledger_deletion.watch.results import LeakState, Wat
 from pulsar_sidecar.features.ledger_deletion.workflow.backlog_cache import BacklogCache
 from pulsar_sidecar.features.ledger_deletion.workflow.configuration import Configuration, Ports
 from pulsar_sidecar.features.ledger_deletion.workflow.namespace_deleter import NamespaceDeleter
-from pulsar_sidecar.features.ledger_deletion.workflow.namespace_deletions import (
-    DrivenTopicDeletions,
-    NamespaceDeletions,
-)
+from pulsar_sidecar.features.ledger_deletion.workflow.namespace_deletions import NamespaceDeletions
 from pulsar_sidecar.features.ledger_deletion.workflow.notes import Notes
 from pulsar_sidecar.features.ledger_deletion.workflow.reclaiming import Reclaiming
 from pulsar_sidecar.features.ledger_deletion.workflow.shadow_index import ShadowIndex
 from pulsar_sidecar.features.ledger_deletion.workflow.shadow_watch import ShadowWatch
-from pulsar_sidecar.features.ledger_deletion.workflow.topic_driving import TopicDeletionDriver
+from pulsar_sidecar.features.ledger_deletion.workflow.topic_driving import TopicDeletionDriver, TopicDeletions
 from pulsar_sidecar.features.ledger_deletion.workflow.trend import Throughput, Trend
 from pulsar_sidecar.features.ledger_deletion.workflow.watch_configuration import WatchPorts
 from pulsar_sidecar.features.ledger_deletion.workflow.watching import LeakWatch
@@ -177,7 +174,7 @@ class Runtime:
             DurableOperations(self.instance.name, store, self.steps, of_namespaces=True),
             store,
             ports.namespaces,
-            DrivenTopicDeletions(self.deleter, self.shadow_deleter, self.driver.drive),
+            TopicDeletions(self.deleter, self.shadow_deleter, self.driver.drive),
             self.shadows,
             recorder,
             ports.clock,

@@ -6,18 +6,22 @@ from dataclasses import dataclass
 
 import structlog
 
-from pulsar_sidecar.features.ledger_deletion.results import OperationState, TopicDeletionStatus
+from pulsar_sidecar.features.ledger_deletion.results import OperationState, ShadowDeletionStage, TopicDeletionStatus
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.driver import Attempt, EndedElsewhereError, TopicDeleter
-from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import HeldOperation, Operation
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import HeldOperation, Operation, new_operation_id
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.shadow_deleter import ShadowDeleter
 from pulsar_sidecar.features.ledger_deletion.workflow.notes import Notes
 from pulsar_sidecar.model.clocks import Clock, attempts, rest_seconds
-from pulsar_sidecar.model.errors import PermanentError, SidecarError
-from pulsar_sidecar.observability.tracing import continuing
+from pulsar_sidecar.model.errors import NotFoundError, PermanentError, SidecarError
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.observability.tracing import continuing, current_trace
 
 log = structlog.get_logger("ledger-deletion")
 
 _LOOK_SECONDS = 1.0
 _BETWEEN_ATTEMPTS_SECONDS = 1.0
+_WAIT_IN_A_PASS_MS = 5_000
+"""Time for which a topic's deletion is retried before a pass over a namespace continues with other topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +99,43 @@ def _log_stuck(operation: Operation) -> None:
         reason=status.reason,
         remedy=status.remedy,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeletions:
+    """Deletion of a namespace's topics, through the deleters that calls about single topics use; thread-safe."""
+
+    deleter: TopicDeleter
+    shadow_deleter: ShadowDeleter
+    drive: Callable[[HeldOperation, int], tuple[TopicDeletionStatus, PermanentError | None]]
+
+    def delete(
+        self, topic: TopicName, *, partitioned: bool, requested_by: str | None
+    ) -> tuple[TopicDeletionStatus, PermanentError | None]:
+        """Delete the topic by force, with any partitions; return the status and a refusal.
+
+        Any sidecar continues a RUNNING one. Raises as `TopicDeleter.begin` does.
+        """
+        # The caller has already searched the whole cluster for shadows that would lose their data.
+        held = self.deleter.begin(
+            new_operation_id(topic),
+            topic,
+            partitioned=partitioned,
+            force=True,
+            requested_by=requested_by,
+            source_data_loss_confirmed=True,
+            trace=current_trace(),
+        )
+        return self.drive(held, _WAIT_IN_A_PASS_MS)
+
+    def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> str | None:
+        """Delete a shadow topic without touching its source; return the reason for waiting, None once it is deleted."""
+        while True:
+            try:
+                status = self.shadow_deleter.advance(new_operation_id(topic), topic, requested_by=requested_by)
+            except NotFoundError:
+                return None
+            if status.stage is ShadowDeletionStage.DONE:
+                return None
+            if status.waits_for is not None:
+                return status.waits_for
