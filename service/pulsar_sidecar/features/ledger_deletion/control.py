@@ -43,7 +43,7 @@ class ServiceControl:
 
     def change(self, change: Callable[[Control], Control]) -> Control:
         """Change pause or rate by compare-and-set and return the result."""
-        return change_node(self.store, CONTROL, _decode_control, change, _encoded)
+        return change_node(self.store, CONTROL, _decode_control, change, encoded)
 
     def pause(self, reason: str | None, asked_by: str | None = None) -> Control:
         """Pause deletion on all sidecars."""
@@ -96,7 +96,7 @@ class SidecarRegistry:
                 )
             return
         try:
-            self.store.create(self._path, encode_instance(self.own), ephemeral=True)
+            self.store.create(self._path, encoded(self.own), ephemeral=True)
         except AlreadyExistsError:
             return
 
@@ -135,11 +135,6 @@ def _is_rate(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and _SLOWEST <= value <= _FASTEST
 
 
-def encode_instance(instance: SidecarInstance) -> bytes:
-    """Return the content of the node of a registered sidecar."""
-    return _encoded(instance)
-
-
 def decode_instance(data: bytes) -> SidecarInstance:
     """Decode a registered sidecar; one named "unreadable" where the node cannot be decoded."""
     try:
@@ -148,7 +143,8 @@ def decode_instance(data: bytes) -> SidecarInstance:
         return SidecarInstance("unreadable", "", None, 0)
 
 
-def _encoded(stored: Control | SidecarInstance) -> bytes:
+def encoded(stored: Control | SidecarInstance) -> bytes:
+    """Return the content of a shared node."""
     return msgspec.json.encode({camel_case(each.name): getattr(stored, each.name) for each in fields(stored)})
 
 

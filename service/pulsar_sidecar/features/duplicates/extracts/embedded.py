@@ -123,8 +123,7 @@ class _Summaries:
         numbers: dict[TopicProducer, int] = {}
         nothing = np.zeros(0, np.int64)
         of = np.concatenate([nothing, *(_numbered(each, numbers) for each in answer)])
-        names = [name for name in SUMMARIES.names if name not in TopicProducer._fields]
-        columns = {name: np.concatenate([nothing, *(each.columns[name] for each in answer)]) for name in names}
+        columns = {name: np.concatenate([nothing, *(each.columns[name] for each in answer)]) for name in SUMMARIES}
         order = np.lexsort((columns["row_group"], of))
         of = of[order]
         ordered = {name: values[order] for name, values in columns.items()}
@@ -251,7 +250,7 @@ class EmbeddedEngine:
             of, sequence_id = _numbered(answer, numbers), answer.columns["sequence_id"]
             np.minimum.at(lowest, of, sequence_id)
             np.maximum.at(highest, of, sequence_id)
-            kept = {name: answer.columns[name] for name in SUSPECTS.names}
+            kept = {name: answer.columns[name] for name in SUSPECTS}
             _put_aside(scratch, "suspects", parts, answer.columns["fingerprint"], kept)
             count += len(of)
             if count <= _MOST_IDS_HELD:

@@ -53,16 +53,13 @@ class ProducerRows(NamedTuple):
     columns: Mapping[str, Any]
 
     def batch(self, schema: pa.Schema) -> pa.RecordBatch:
-        """Return the rows with the producers' names; missing columns are null."""
-        of = pa.array(self.of)
-        names = zip(*self.producers, strict=True) if self.producers else ((), (), ())
+        """Return the rows, of at least one producer, with the producers' names."""
+        of, names = pa.array(self.of), zip(*self.producers, strict=True)
         arrays = dict(zip(NAMES, (pa.array(each, pa.string()).take(of) for each in names), strict=True))
         arrays |= {
             name: values if isinstance(values, pa.Array) else pa.array(values) for name, values in self.columns.items()
         }
-        missing = pa.nulls(len(self.of))
-        columns = [arrays.get(field.name, missing).cast(field.type) for field in schema]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+        return pa.RecordBatch.from_arrays([arrays[field.name].cast(field.type) for field in schema], schema=schema)
 
 
 @dataclass(frozen=True)

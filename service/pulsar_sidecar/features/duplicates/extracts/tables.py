@@ -78,13 +78,11 @@ TOPIC_SUMS: Final = schema_of("""
 """Parts of `TOPICS` from several tables, to be summed by topic; ``counted`` is the number of rows by the extract's own
 table of ledgers."""
 
-SUMMARIES: Final = schema_of(f"""
-    {_PRODUCER}, row_group bigint not null, messages bigint not null, transactional bigint not null,
-    unopened bigint not null, unopened_batches bigint not null, gaps bigint not null, first_sequence_id bigint,
-    last_sequence_id bigint, lowest bigint, highest bigint, first_publish_ms bigint, last_publish_ms bigint,
-    falls boolean not null
-""")
-"""Row of each producer in a row group; ``falls`` is true if not every id rises over all before it there."""
+SUMMARIES: Final = (
+    "row_group", "messages", "transactional", "unopened", "unopened_batches", "gaps", "first_sequence_id",
+    "last_sequence_id", "lowest", "highest", "first_publish_ms", "last_publish_ms", "falls",
+)  # fmt: skip
+"""Columns of each producer in a row group; ``falls`` is true if not every id rises over all before it there."""
 
 TOPIC_PARTS: Final = schema_of("""
     topic string not null, row_group bigint not null, rows bigint not null, markers bigint not null,
@@ -94,8 +92,8 @@ TOPIC_PARTS: Final = schema_of("""
 """)
 """Row of each topic in a row group; ``in_order`` is true if its rows are in the order of its log there."""
 
-SUSPECTS: Final = schema_of("row bigint, highest bigint, may_begin_epoch boolean")
-"""Rows that do not rise (`findings.PossibleDuplicate`)."""
+SUSPECTS: Final = ("row", "highest", "may_begin_epoch")
+"""Columns of rows that do not rise (`findings.PossibleDuplicate`)."""
 
 SCHEMAS: Final = {"findings": FINDINGS, "producers": PRODUCERS, "topics": TOPICS}
 """Tables of findings, by their directories."""

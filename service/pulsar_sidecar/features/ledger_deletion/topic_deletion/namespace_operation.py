@@ -15,7 +15,6 @@ import msgspec
 from pulsar_sidecar.features.ledger_deletion.results import NamespaceDeletionStatus, OperationState
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     Operation,
-    decode_node,
     encode_node,
     replace_node,
 )
@@ -159,7 +158,3 @@ def deletion_id(namespace: str, incarnation: Incarnation) -> OperationId:
 def write_deletion(store: MetadataStore, deletion: NamespaceDeletion, version: NodeVersion) -> HeldNamespaceDeletion:
     written = replace_node(store, deletion.operation_id, encode_node(deletion), version)
     return HeldNamespaceDeletion(deletion, written)
-
-
-def decode_deletion(data: bytes) -> NamespaceDeletion:
-    return decode_node(data, NamespaceDeletion)

@@ -30,7 +30,6 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_operation 
     HeldNamespaceDeletion,
     NamespaceDeletion,
     Presence,
-    decode_deletion,
     deletion_id,
     incarnation_of,
     presence,
@@ -40,6 +39,7 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_ports impo
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_refusals import NamespaceRefusals
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
     OperationEndedError,
+    decode_node,
     encode_node,
     operation_path,
 )
@@ -174,7 +174,7 @@ class NamespaceDeleter:
         if incarnation is not None:
             node = self.store.read(operation_path(deletion_id(namespace, incarnation)))
             if node is not None and node.data:
-                return decode_deletion(node.data)
+                return decode_node(node.data, NamespaceDeletion)
         self.refusals.check(namespace, force=force)
         if incarnation is None:
             raise ConflictError(
@@ -214,7 +214,7 @@ class NamespaceDeleter:
     def find(self, operation_id: OperationId) -> NamespaceDeletion | None:
         """Return a running deletion; None if it is not running."""
         node = self.store.read(operation_path(operation_id))
-        return None if node is None or not node.data else decode_deletion(node.data)
+        return None if node is None or not node.data else decode_node(node.data, NamespaceDeletion)
 
     @property
     def refusals(self) -> NamespaceRefusals:
@@ -433,6 +433,6 @@ class NamespaceDeleter:
 
 def _decoded(data: bytes) -> NamespaceDeletion | None:
     try:
-        return decode_deletion(data)
+        return decode_node(data, NamespaceDeletion)
     except UndecodableError:
         return None

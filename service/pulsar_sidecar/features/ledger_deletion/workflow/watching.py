@@ -15,7 +15,7 @@ from uuid import UUID
 
 import structlog
 
-from pulsar_sidecar.features.ledger_deletion.control import encode_instance
+from pulsar_sidecar.features.ledger_deletion.control import encoded
 from pulsar_sidecar.features.ledger_deletion.results import SidecarInstance
 from pulsar_sidecar.features.ledger_deletion.second_phase.decide import (
     Delete,
@@ -72,7 +72,7 @@ class LeakWatch:
         self._configuration = configuration
         self._ports = ports
         self._steps = steps
-        self._leadership = Leadership(ports.store, LEADER, encode_instance(instance))
+        self._leadership = Leadership(ports.store, LEADER, encoded(instance))
         self._lock = threading.Lock()
         self._started_anew()
 
