@@ -20,7 +20,7 @@ from pulsar_sidecar.features.ledger_deletion.opening import configuration_of, op
 from pulsar_sidecar.features.ledger_deletion.second_phase.decide import DeletionPolicy
 from pulsar_sidecar.features.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.features.ledger_deletion.watch.results import WatchMode
-from pulsar_sidecar.features.ledger_deletion.workflow.watch_configuration import WatchConfiguration
+from pulsar_sidecar.features.ledger_deletion.workflow.configuration import WatchConfiguration
 from pulsar_sidecar.local_cluster.processes import free_ports
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import DisabledError, InvalidInputError

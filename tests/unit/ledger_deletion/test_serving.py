@@ -25,10 +25,9 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
 )
 from pulsar_sidecar.features.ledger_deletion.watch.results import WatchMode
 from pulsar_sidecar.features.ledger_deletion.workflow import serving
-from pulsar_sidecar.features.ledger_deletion.workflow.configuration import Configuration, Ports
+from pulsar_sidecar.features.ledger_deletion.workflow.configuration import Configuration, Ports, WatchConfiguration
 from pulsar_sidecar.features.ledger_deletion.workflow.runtime import Runtime
 from pulsar_sidecar.features.ledger_deletion.workflow.serving import LedgerDeletion
-from pulsar_sidecar.features.ledger_deletion.workflow.watch_configuration import WatchConfiguration
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     ConflictError,

@@ -12,9 +12,9 @@ from pulsar_sidecar.features.ledger_deletion.watch.results import (
     WatchMode,
     WatchState,
 )
+from pulsar_sidecar.features.ledger_deletion.workflow.configuration import WatchConfiguration
 from pulsar_sidecar.features.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.features.ledger_deletion.workflow.watch_calls import WatchCalls
-from pulsar_sidecar.features.ledger_deletion.workflow.watch_configuration import WatchConfiguration
 from pulsar_sidecar.features.ledger_deletion.workflow.watching import LeakWatch
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import DisabledError, NotFoundError, TemporaryError

@@ -20,10 +20,9 @@ from pulsar_sidecar.features.ledger_deletion.second_phase.decide import Deletion
 from pulsar_sidecar.features.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.features.ledger_deletion.watch.ports import StoreChanges, TopicChanges
 from pulsar_sidecar.features.ledger_deletion.watch.results import WatchMode
-from pulsar_sidecar.features.ledger_deletion.workflow.configuration import Configuration, Ports
+from pulsar_sidecar.features.ledger_deletion.workflow.configuration import Configuration, Ports, WatchConfiguration
 from pulsar_sidecar.features.ledger_deletion.workflow.runtime import Runtime
 from pulsar_sidecar.features.ledger_deletion.workflow.serving import LedgerDeletion
-from pulsar_sidecar.features.ledger_deletion.workflow.watch_configuration import WatchConfiguration
 from pulsar_sidecar.model.addresses import sidecars_by_cluster
 from pulsar_sidecar.settings.fields import Settings
 

@@ -15,7 +15,7 @@ from pulsar_sidecar.features.ledger_deletion.watch.assess import Assessor
 from pulsar_sidecar.features.ledger_deletion.watch.control import WatchControlNode, find_leader
 from pulsar_sidecar.features.ledger_deletion.watch.leaks import LEAKS, LeakStore
 from pulsar_sidecar.features.ledger_deletion.watch.results import Leak, LeakState, WatchMode, WatchStatus
-from pulsar_sidecar.features.ledger_deletion.workflow.watch_configuration import WatchConfiguration, WatchPorts
+from pulsar_sidecar.features.ledger_deletion.workflow.configuration import WatchConfiguration, WatchPorts
 from pulsar_sidecar.features.ledger_deletion.workflow.watching import LeakWatch
 from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import SidecarError

@@ -31,6 +31,7 @@ from pulsar_sidecar.features.ledger_deletion.watch.reference_counts import (
 )
 from pulsar_sidecar.features.ledger_deletion.watch.results import Leak, LeakCause, LeakState
 from pulsar_sidecar.features.ledger_deletion.watch.tracked import FIRST_PAUSE_MS, TrackedLedger
+from pulsar_sidecar.features.ledger_deletion.workflow.configuration import WatchConfiguration, WatchPorts
 from pulsar_sidecar.features.ledger_deletion.workflow.copy_search import (
     CopyPresence,
     CopySearch,
@@ -40,7 +41,6 @@ from pulsar_sidecar.features.ledger_deletion.workflow.copy_search import (
     topic_at,
 )
 from pulsar_sidecar.features.ledger_deletion.workflow.leak_tracking import LONGEST_LOOK_MS, LeakTracker
-from pulsar_sidecar.features.ledger_deletion.workflow.watch_configuration import WatchConfiguration, WatchPorts
 from pulsar_sidecar.model.errors import SidecarError, TemporaryError
 from pulsar_sidecar.model.ledgers import OffloadContext
 from pulsar_sidecar.model.names import TopicName

@@ -21,7 +21,7 @@ from pulsar_sidecar.features.ledger_deletion.watch.leaks import LeakStore
 from pulsar_sidecar.features.ledger_deletion.watch.reference_counts import ReferenceCounts, Vanished
 from pulsar_sidecar.features.ledger_deletion.watch.results import Leak, LeakCause, LeakState, WatchMode
 from pulsar_sidecar.features.ledger_deletion.watch.tracked import TrackedLedger, context_of, restored, tracked_since
-from pulsar_sidecar.features.ledger_deletion.workflow.watch_configuration import WatchConfiguration
+from pulsar_sidecar.features.ledger_deletion.workflow.configuration import WatchConfiguration
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 

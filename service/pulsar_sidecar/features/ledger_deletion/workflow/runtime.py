@@ -35,7 +35,7 @@ from pulsar_sidecar.features.ledger_deletion.watch.assess import Assessor
 from pulsar_sidecar.features.ledger_deletion.watch.leaks import LeakStore
 from pulsar_sidecar.features.ledger_deletion.watch.results import LeakState, WatchMode
 from pulsar_sidecar.features.ledger_deletion.workflow.backlog_cache import BacklogCache
-from pulsar_sidecar.features.ledger_deletion.workflow.configuration import Configuration, Ports
+from pulsar_sidecar.features.ledger_deletion.workflow.configuration import Configuration, Ports, WatchPorts
 from pulsar_sidecar.features.ledger_deletion.workflow.namespace_deleter import NamespaceDeleter
 from pulsar_sidecar.features.ledger_deletion.workflow.namespace_deletions import NamespaceDeletions
 from pulsar_sidecar.features.ledger_deletion.workflow.notes import Notes
@@ -44,7 +44,6 @@ from pulsar_sidecar.features.ledger_deletion.workflow.shadow_index import Shadow
 from pulsar_sidecar.features.ledger_deletion.workflow.shadow_watch import ShadowWatch
 from pulsar_sidecar.features.ledger_deletion.workflow.topic_driving import TopicDeletionDriver, TopicDeletions
 from pulsar_sidecar.features.ledger_deletion.workflow.trend import Throughput, Trend
-from pulsar_sidecar.features.ledger_deletion.workflow.watch_configuration import WatchPorts
 from pulsar_sidecar.features.ledger_deletion.workflow.watching import LeakWatch
 from pulsar_sidecar.model.clocks import rest_seconds
 from pulsar_sidecar.model.errors import ConflictError, DisabledError, SidecarError, TemporaryError

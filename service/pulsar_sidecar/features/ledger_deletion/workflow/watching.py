@@ -32,9 +32,9 @@ from pulsar_sidecar.features.ledger_deletion.watch.control import LEADER, WatchC
 from pulsar_sidecar.features.ledger_deletion.watch.ports import ChangesLostError, UnwatchableError, WalkedNode
 from pulsar_sidecar.features.ledger_deletion.watch.reference_counts import ReferenceCounts
 from pulsar_sidecar.features.ledger_deletion.watch.results import Leak, LedgerExplanation, WatchState, WatchStatus
+from pulsar_sidecar.features.ledger_deletion.workflow.configuration import WatchConfiguration, WatchPorts
 from pulsar_sidecar.features.ledger_deletion.workflow.leak_handling import LeakHandling, chunks
 from pulsar_sidecar.features.ledger_deletion.workflow.leak_tracking import LeakTracker
-from pulsar_sidecar.features.ledger_deletion.workflow.watch_configuration import WatchConfiguration, WatchPorts
 from pulsar_sidecar.model.clocks import Pace, StopSignal
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.ids import LedgerId
