@@ -396,24 +396,6 @@ class PendingRecord:
     """The `X-Request-Id` of the call that recorded it; null if no call did."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedLedger:
-    """Ledger that the ``record`` of a dead letter or of a pending record names."""
-
-    ledger_id: LedgerId
-    topic_name: str
-    ledger_component: str
-    ledger_type: str
-
-
-def recorded_ledger(record: Mapping[str, object] | None) -> RecordedLedger | None:
-    """Return the ledger that a record names; None for a record that cannot be read."""
-    if record is None:
-        return None
-    topic_name, component, ledger_type = (str(record[key]) for key in ("topicName", "ledgerComponent", "ledgerType"))
-    return RecordedLedger(LedgerId(int(str(record["ledgerId"]))), topic_name, component, ledger_type)
-
-
 @result
 class TrendPoint:
     """One minute of this sidecar's last hour."""

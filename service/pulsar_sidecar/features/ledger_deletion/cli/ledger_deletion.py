@@ -373,8 +373,7 @@ def _table(rows: Iterable[dict[str, object]]) -> Iterator[str]:
 
 
 def _recorded(record: Mapping[str, object] | None) -> dict[str, object]:
-    ledger = results.recorded_ledger(record)
-    return {"ledgerId": ledger and ledger.ledger_id, "topicName": ledger and ledger.topic_name}
+    return {name: record and record[name] for name in ("ledgerId", "topicName")}
 
 
 def record_document(

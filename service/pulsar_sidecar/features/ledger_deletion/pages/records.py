@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from pulsar_sidecar.features.ledger_deletion.pages.deletions import BASE, HERE, ledger_id_of, number_of
-from pulsar_sidecar.features.ledger_deletion.results import DeadLetter, PendingRecord, RedriveResult, recorded_ledger
+from pulsar_sidecar.features.ledger_deletion.results import DeadLetter, PendingRecord, RedriveResult
 from pulsar_sidecar.reports.formatting import format_count
 from pulsar_sidecar.web.actions import Action, ActionField
 from pulsar_sidecar.web.ask import read
@@ -32,7 +32,7 @@ async def pending(request: Request) -> Response:
     options = [f"--limit={PAGE_ROWS}", *([f"--offset={offset}"] if offset else ())]
     view = {
         "reading": reading,
-        "rows": [(each, recorded_ledger(each.record)) for each in records],
+        "rows": records,
         "first": _PENDING if offset else None,
         "following": f"{_PENDING}?offset={offset + PAGE_ROWS}" if len(records) == PAGE_ROWS else None,
         "command": command("ledger-deletion", "pending", *options),
@@ -65,13 +65,13 @@ async def dead_letters(request: Request) -> Response:
 
 
 def _row(letter: DeadLetter) -> dict[str, object]:
-    record = recorded_ledger(letter.record)
     evidence, action = letter.raw, None
-    if record is not None:
-        evidence, ledger = orjson.dumps(letter.record, option=orjson.OPT_INDENT_2).decode(), str(record.ledger_id)
+    if letter.record is not None:
+        evidence = orjson.dumps(letter.record, option=orjson.OPT_INDENT_2).decode()
+        ledger = str(letter.record["ledgerId"])
         line = command("ledger-deletion", "dlq", "redrive", ledger)
         action = Action("Redrive", f"{_DEAD_LETTERS}/redrive", line, hidden={"ledger": ledger})
-    return {"letter": letter, "record": record, "evidence": evidence, "redrive": action}
+    return {"letter": letter, "record": letter.record, "evidence": evidence, "redrive": action}
 
 
 @router.post(f"{_DEAD_LETTERS}/redrive")

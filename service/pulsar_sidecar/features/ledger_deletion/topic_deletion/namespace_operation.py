@@ -20,7 +20,7 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
 )
 from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.ids import NodeVersion, OperationId
-from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.request_traces import RequestTrace
 from pulsar_sidecar.ownership.paths import LOCAL_POLICIES, POLICIES
@@ -39,20 +39,12 @@ class Presence(Enum):
     """Gone, and the namespace was recreated."""
 
 
-@dataclass(frozen=True, slots=True)
-class Incarnation:
-    """Namespace identified by its policies' node: a recreated one has another creation order."""
-
-    policies_path: str
-    created_order: int
-
-
 @decodable
 class NamespaceDeletion(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """State of a two-phase deletion of a namespace.
 
     Attributes:
-        policies_path: with ``created_order``, the `Incarnation` to delete.
+        policies_path: with ``created_order``, the incarnation to delete: a recreated namespace has another order.
         topics_found: number of topics deleted, plus those left at the last count.
         recorded_ledgers: number of records of its topics' deletions.
         recorded_besides: number of its own records, which every pass repeats.
@@ -132,15 +124,14 @@ class HeldNamespaceDeletion:
     version: NodeVersion
 
 
-def incarnation_of(store: MetadataStore, namespace: str) -> Incarnation | None:
-    """Return the namespace's current incarnation; None where this store does not know it.
+def policies_node(store: MetadataStore, namespace: str) -> Node | None:
+    """Return the node that identifies the namespace's current incarnation; None where this store does not know it.
 
     Where the policies are in a separate configuration store, the local policies identify it.
     """
     nodes = store.read_many([f"{POLICIES}/{namespace}", f"{LOCAL_POLICIES}/{namespace}"])
     # A node without data is only the parent of other namespaces (V1).
-    found = next((node for node in nodes if node is not None and node.data), None)
-    return None if found is None else Incarnation(found.path, found.created_order)
+    return next((node for node in nodes if node is not None and node.data), None)
 
 
 def presence(store: MetadataStore, deletion: NamespaceDeletion) -> Presence:
@@ -150,9 +141,9 @@ def presence(store: MetadataStore, deletion: NamespaceDeletion) -> Presence:
     return Presence.THERE if node.created_order == deletion.created_order else Presence.REPLACED
 
 
-def deletion_id(namespace: str, incarnation: Incarnation) -> OperationId:
+def deletion_id(namespace: str, created_order: int) -> OperationId:
     digest = hashlib.sha256(namespace.encode()).hexdigest()[:_HASH_DIGITS]
-    return OperationId(f"{PREFIX}{digest}-{incarnation.created_order}")
+    return OperationId(f"{PREFIX}{digest}-{created_order}")
 
 
 def write_deletion(store: MetadataStore, deletion: NamespaceDeletion, version: NodeVersion) -> HeldNamespaceDeletion:

@@ -31,7 +31,7 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_operation 
     NamespaceDeletion,
     Presence,
     deletion_id,
-    incarnation_of,
+    policies_node,
     presence,
     write_deletion,
 )
@@ -170,25 +170,25 @@ class NamespaceDeleter:
             raise InvalidInputError(
                 f"{namespace} has the topics of the deletion service itself and the brokers' transaction logs; it stays"
             )
-        incarnation = incarnation_of(self.store, namespace)
-        if incarnation is not None:
-            node = self.store.read(operation_path(deletion_id(namespace, incarnation)))
+        policies = policies_node(self.store, namespace)
+        if policies is not None:
+            node = self.store.read(operation_path(deletion_id(namespace, policies.created_order)))
             if node is not None and node.data:
                 return decode_node(node.data, NamespaceDeletion)
         self.refusals.check(namespace, force=force)
-        if incarnation is None:
+        if policies is None:
             raise ConflictError(
                 f"the policies of {namespace} are in another metadata store, and no broker of this cluster has ever "
                 f"loaded it, so it has no ledgers here: delete it with pulsar-admin namespaces delete {namespace}"
             )
         refuse_namespace_data_loss(self.shadows, namespace)
-        operation_id = deletion_id(namespace, incarnation)
+        operation_id = deletion_id(namespace, policies.created_order)
         now_ms = self.store.now_ms()
         deletion = NamespaceDeletion(
             operation_id=operation_id,
             namespace=namespace,
-            policies_path=incarnation.policies_path,
-            created_order=incarnation.created_order,
+            policies_path=policies.path,
+            created_order=policies.created_order,
             force=force,
             requested_by=requested_by,
             requested_ms=now_ms,

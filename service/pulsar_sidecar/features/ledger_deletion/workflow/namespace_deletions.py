@@ -17,7 +17,7 @@ from pulsar_sidecar.features.ledger_deletion.topic_deletion.namespace_operation 
     HeldNamespaceDeletion,
     NamespaceDeletion,
     deletion_id,
-    incarnation_of,
+    policies_node,
 )
 from pulsar_sidecar.features.ledger_deletion.workflow.namespace_deleter import NamespaceDeleter, Pass
 from pulsar_sidecar.model.clocks import Clock
@@ -85,8 +85,8 @@ class NamespaceDeletions:
         ended = self._ended.get(operation_id)
         if ended is not None and ended.deletion.namespace == namespace:
             return _status_of(ended)
-        incarnation = incarnation_of(self.store, namespace)
-        still_there = incarnation is not None and deletion_id(namespace, incarnation) == operation_id
+        policies = policies_node(self.store, namespace)
+        still_there = policies is not None and deletion_id(namespace, policies.created_order) == operation_id
         return _ended_elsewhere(namespace, operation_id, done=not still_there)
 
     def running(self) -> list[NamespaceDeletionStatus]:
