@@ -1,7 +1,6 @@
 """Cursors, limits and policies, out of what brokers and the store answer."""
 
 import json
-from typing import Any
 
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
@@ -13,7 +12,7 @@ from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import CursorName, parse_topic_name
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.topic_stats import Cursor, SubscriptionType
+from pulsar_sidecar.model.topic_stats import Cursor
 from pulsar_sidecar.ownership.paths import cursor_path, ledger_path
 from pulsar_sidecar.protobuf import MLDataFormats_pb2 as ml
 
@@ -35,44 +34,6 @@ SUB = "a sub/"
 LENGTHS = {LedgerId(6): 50}
 
 
-def stats(**more: object) -> dict[str, object]:
-    return {
-        "ownerBroker": "b:8080",
-        "publishers": [],
-        "subscriptions": {
-            SUB: {
-                "type": "Shared",
-                "durable": True,
-                "consumers": [{}, {}],
-                "unackedMessages": 4,
-                "msgDelayed": 3,
-                "msgOutCounter": 9,
-                **more,
-            },
-            "a reader": {"type": "Exclusive", "durable": False, "consumers": [], "msgOutCounter": 0},
-        },
-    }
-
-
-def internal_stats(**more: object) -> dict[str, Any]:
-    cursor = {
-        "markDeletePosition": "6:-1",
-        "readPosition": "6:9",
-        "individuallyDeletedMessages": "[(6:0..6:1],(6:2..6:5]]",
-        "totalNonContiguousDeletedMessagesRange": 2,
-        "cursorLedger": 7,
-        "cursorLedgerLastEntry": 5,
-        **more,
-    }
-    return {
-        "ledgers": [{"ledgerId": 6, "entries": 0}],
-        "lastConfirmedEntry": "6:49",
-        "cursors": {"a+sub%2F": cursor},
-        "schemaLedgers": [],
-        "compactedLedger": {"ledgerId": -1, "entries": -1},
-    }
-
-
 def configuration(**more: str) -> dict[str, str]:
     return {
         "managedLedgerMaxUnackedRangesToPersist": "20",
@@ -87,12 +48,7 @@ def configuration(**more: str) -> dict[str, str]:
 @pytest.fixture
 def rest() -> FakeAdminRest:
     rest = FakeAdminRest()
-    rest.answers = {
-        f"{PLACE}/stats": stats(),
-        f"{PLACE}/internalStats": internal_stats(),
-        f"{PLACE}/{POLICY}": False,
-        RUNTIME: configuration(),
-    }
+    rest.answers = {f"{PLACE}/{POLICY}": False, RUNTIME: configuration()}
     return rest
 
 
@@ -108,25 +64,7 @@ def brokers(rest: FakeAdminRest, store: FakeMetadataStore) -> BrokerAckStates:
     return BrokerAckStates(rest, store, FakeClock())  # type: ignore[arg-type]
 
 
-# --- cursors and limits --------------------------------------------------------------------------------------------
-
-
-def test_a_cursor_has_every_part(brokers: BrokerAckStates) -> None:
-    stats, internal = brokers.stats(TOPIC), brokers.internal_stats(TOPIC)
-    assert (stats.broker, internal.ledgers, list(stats.subscriptions)) == ("b:8080", LENGTHS, [SUB, "a reader"])
-    found, cursor = stats.subscriptions[SUB], internal.cursor(SUB)
-    assert cursor.acknowledged == with_positions(PositionRanges(at(6, -1)), [at(6, entry) for entry in (1, 3, 4, 5)])
-    assert (cursor.ranges, cursor.read_position, cursor.ledger, cursor.ledger_last_entry) == (2, at(6, 9), 7, 5)
-    assert (found.type, len(found.consumers)) == (SubscriptionType.SHARED, 2)
-    assert (found.unacked_messages, found.delayed_messages, found.durable) == (4, 3, True)
-    assert stats.subscriptions["a reader"].durable is False
-
-
-def test_a_subscription_without_a_type_or_a_ledger(rest: FakeAdminRest, brokers: BrokerAckStates) -> None:
-    rest.answers[f"{PLACE}/stats"] = stats(type="None")
-    rest.answers[f"{PLACE}/internalStats"] = internal_stats(cursorLedger=-1)
-    assert brokers.stats(TOPIC).subscriptions[SUB].type is SubscriptionType.NONE
-    assert brokers.internal_stats(TOPIC).cursor(SUB).ledger is None
+# --- limits --------------------------------------------------------------------------------------------------------
 
 
 def test_limits_are_the_owners_and_are_remembered_for_a_while(rest: FakeAdminRest, store: FakeMetadataStore) -> None:
@@ -155,15 +93,6 @@ def test_limits_are_in_bytes_too(rest: FakeAdminRest, store: FakeMetadataStore) 
     )
     store.put("/loadbalance/brokers/b:8080", json.dumps({"webServiceUrl": "http://b:8080"}).encode())
     assert brokers.limits("b:8080").max_node_ranges == 7, "the deprecated name goes before the other"
-
-
-@pytest.mark.parametrize(("state", "is_open"), [({}, True), ({"state": "Open"}, True), ({"state": "NoLedger"}, False)])
-def test_a_cursor_may_have_no_ledger_to_write_to(
-    rest: FakeAdminRest, brokers: BrokerAckStates, state: dict[str, str], is_open: bool
-) -> None:
-    rest.answers[f"{PLACE}/internalStats"] = internal_stats(properties={"a producer": 4}, **state)
-    found = brokers.internal_stats(TOPIC).cursor(SUB)
-    assert (found.is_open, found.properties) == (is_open, {"a producer": 4})
 
 
 def test_missing_limit_in_the_configuration_is_an_error(rest: FakeAdminRest, brokers: BrokerAckStates) -> None:

@@ -11,6 +11,7 @@ from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.model.position_ranges import PositionRanges
+from pulsar_sidecar.model.topic_stats import SubscriptionType
 
 TOPIC = parse_topic_name("persistent://public/default/t")
 
@@ -20,7 +21,7 @@ def cursor(read_position: str, ledger_id: int, properties: dict[str, int]) -> di
         "markDeletePosition": "10:2",
         "readPosition": read_position,
         "individuallyDeletedMessages": "[]",
-        "totalNonContiguousDeletedMessagesRange": 0,
+        "totalNonContiguousDeletedMessagesRange": 2,
         "cursorLedger": ledger_id,
         "cursorLedgerLastEntry": 1,
         "properties": properties,
@@ -33,7 +34,7 @@ def internal_stats() -> dict[str, Any]:
         "lastConfirmedEntry": "10:4",
         "ledgers": [{"ledgerId": 10, "entries": 5}, {"ledgerId": 12, "entries": 0}],
         "cursors": {
-            "sub%2Fa": cursor("10:3", 11, {}),
+            "sub%2Fa": cursor("10:3", 11, {"a producer": 4}),
             "reader-1": cursor("12:0", -1, {}),
             "__compaction": cursor("12:0", 14, {"CompactedTopicLedger": 15}),
         },
@@ -51,10 +52,32 @@ def test_a_view_has_every_part() -> None:
     assert view.schema_ledgers == {13}
     assert view.compacted_ledger == 15
     assert view.ledgers_being_read == {10, 12, 15}
+    found = view.cursor("sub/a")
+    assert (found.ranges, found.read_position, found.ledger, found.ledger_last_entry) == (2, at(10, 3), 11, 1)
+    assert found.properties == {"a producer": 4}
+    assert view.cursor("reader-1").ledger is None
 
 
-def test_the_open_transactions_of_a_topic() -> None:
-    assert parse_stats({"subscriptions": {}, "publishers": [], "ongoingTxnCount": 3}, TOPIC).open_transactions == 3
+@pytest.mark.parametrize(("state", "is_open"), [({}, True), ({"state": "Open"}, True), ({"state": "NoLedger"}, False)])
+def test_a_cursor_may_have_no_ledger_to_write_to(state: dict[str, str], is_open: bool) -> None:
+    document = internal_stats()
+    document["cursors"]["sub%2Fa"] |= state
+    assert parse_internal_stats(document, TOPIC).cursor("sub/a").is_open == is_open
+
+
+def test_statistics_have_every_part() -> None:
+    figures = {"consumers": [{}, {}], "unackedMessages": 4, "msgDelayed": 3, "msgOutCounter": 9}
+    subscriptions = {
+        "a sub/": {"type": "Shared", "durable": True, **figures},
+        "a reader": {"type": "None", "durable": False, "consumers": [], "msgOutCounter": 0},
+    }
+    whole = {"ownerBroker": "b:8080", "publishers": [], "subscriptions": subscriptions, "ongoingTxnCount": 3}
+    found = parse_stats(whole, TOPIC)
+    assert (found.broker, found.open_transactions) == ("b:8080", 3)
+    shared, reader = (found.subscriptions[name] for name in ("a sub/", "a reader"))
+    assert (shared.type, len(shared.consumers), shared.messages_out) == (SubscriptionType.SHARED, 2, 9)
+    assert (shared.unacked_messages, shared.delayed_messages, shared.durable) == (4, 3, True)
+    assert (reader.type, reader.durable) == (SubscriptionType.NONE, False)
 
 
 def test_a_position_that_a_cumulative_acknowledgement_left_is_read() -> None:
