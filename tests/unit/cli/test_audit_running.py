@@ -8,14 +8,13 @@ import pytest
 from pulsar_sidecar.__main__ import programs
 from pulsar_sidecar.cli.connecting import Programs
 from pulsar_sidecar.features.audit.requests import AuditRequest, AuditResult
-from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
 
 from tests.unit.audit.options import EVERY_OPTION, PLACES, POLICY_OF_EVERY_OPTION
 from tests.unit.cli.running import Ran, Terminal
 
 
-def ran(terminal: Terminal, *arguments: str, code: int = 0, error: SidecarError | None = None) -> Ran:
-    terminal.audited = error or AuditResult(code, "clean: nothing found", "nothing to do")
+def ran(terminal: Terminal, *arguments: str, code: int = 0) -> Ran:
+    terminal.audited = AuditResult(code, "clean: nothing found", "nothing to do")
     return terminal.run("audit", "run", *arguments)
 
 
@@ -37,9 +36,3 @@ def test_every_option(terminal: Terminal) -> None:
     assert result.code == 2
     request = AuditRequest(Path("d"), Path("l"), Path("o"), Path("p"), POLICY_OF_EVERY_OPTION, True, Path("t"))
     assert terminal.asked == [request]
-
-
-def test_inputs_that_make_no_audit_end_with_1_and_nothing_on_standard_output(terminal: Terminal) -> None:
-    result = ran(terminal, *PLACES, error=InvalidInputError("two clusters"))
-    assert (result.code, result.out) == (1, "")
-    assert "two clusters" in result.err

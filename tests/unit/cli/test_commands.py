@@ -274,8 +274,9 @@ def test_topics_delete(written: str, meant: str, terminal: Terminal, service: Fa
     assert service.confirmed == [None, None, meant]
 
 
-def test_a_topic_without_ledgers_is_refused(terminal: Terminal, service: FakeDeletionService) -> None:
-    assert terminal.run("topics", "delete", "non-persistent://a/b/c").code == 1
+@pytest.mark.parametrize("command", ["delete", "delete-shadow"])
+def test_a_topic_without_ledgers_is_refused(terminal: Terminal, service: FakeDeletionService, command: str) -> None:
+    assert terminal.run("topics", command, "non-persistent://a/b/c").code == 1
     assert service.asked == []
 
 

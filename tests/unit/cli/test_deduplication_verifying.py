@@ -5,7 +5,6 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from pulsar_sidecar.features.duplicates.findings import Finding, MessagePlace, Producer, ProducerCounts
 from pulsar_sidecar.features.duplicates.rows import FindingKind, MessageKind
 from pulsar_sidecar.features.duplicates.verify import VerifiedTopic
@@ -98,16 +97,12 @@ def test_unseen_entries_exit_with_1(terminal: Terminal) -> None:
     assert "compared only by their lowest ids" in ran.out
 
 
-@pytest.mark.parametrize("topic", ["non-persistent://public/default/orders", "a/b"])
-def test_topics_without_entries_are_refused(terminal: Terminal, topic: str) -> None:
-    assert terminal.run("deduplication", "verify", topic, *URL).code == 1
-    assert terminal.asked == []
-
-
-def test_a_topic_without_entries_is_not_extracted(terminal: Terminal) -> None:
+def test_topics_without_entries_are_refused(terminal: Terminal) -> None:
     topic = "non-persistent://public/default/orders"
-    ran = terminal.run("deduplication", "extract", topic, "--output", "out", *URL)
-    assert (ran.code, "has no entries" in ran.err, terminal.asked) == (1, True, [])
+    for refused in (("verify", "a/b"), ("verify", topic), ("extract", topic, "--output", "out")):
+        ran = terminal.run("deduplication", *refused, *URL)
+        assert (ran.code, terminal.asked) == (1, []), refused
+    assert "has no entries" in ran.err
 
 
 def test_an_extract(terminal: Terminal) -> None:

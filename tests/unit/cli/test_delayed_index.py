@@ -32,7 +32,7 @@ def store() -> FakeMetadataStore:
 
 
 @pytest.fixture(scope="module")
-def _shared(store: FakeMetadataStore) -> Iterator[Served]:
+def server(store: FakeMetadataStore) -> Iterator[Served]:
     entries = FakeBucketEntries()
     topic = IndexedTopic(store, entries)
     topic.ledgers(7, 8, 9, 10)
@@ -50,12 +50,6 @@ def _shared(store: FakeMetadataStore) -> Iterator[Served]:
     routers = [http.index_router(index_service(store, entries)), http.calendar_router(calendar)]
     with served(routers=routers) as server:
         yield server
-
-
-@pytest.fixture
-def shell(terminal: Terminal, _shared: Served) -> Terminal:
-    terminal.set("PULSAR_SIDECAR_ADMIN_URL", _shared.url)
-    return terminal
 
 
 def test_the_table_shows_buckets(shell: Terminal) -> None:

@@ -47,12 +47,6 @@ def server() -> Iterator[Served]:
         yield server
 
 
-@pytest.fixture
-def shell(terminal: Terminal, server: Served) -> Terminal:
-    terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
-    return terminal
-
-
 def test_a_topic_with_its_remedies(shell: Terminal) -> None:
     ran = shell.run("pins", "topic", str(TOPIC))
     assert ran.code == 0, ran.err

@@ -4,7 +4,6 @@ import json
 
 from tests.fakes.deletion_service import RECLAIM, FakeDeletionService
 from tests.unit.cli.running import Terminal
-from tests.unit.server.serving import served
 
 BOOKIES = [
     "1 of 3 bookies have collected the last 2 ledgers",
@@ -17,27 +16,20 @@ BOOKIES = [
 DELETED = "deleted in the last 4 hours: 2 ledgers, 1000 B (one copy) and 1 of unknown length; the last"
 
 
-def test_the_command_says_who_has_collected(terminal: Terminal) -> None:
-    with served(FakeDeletionService()) as server:
-        terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
-        ran = terminal.run("ledger-deletion", "reclaimed", "--hours", "4")
-        none = terminal.run("ledger-deletion", "reclaimed", "--hours", "2")
-        wrong = terminal.run("ledger-deletion", "reclaimed", "--hours", "1e9")
-    first, *others = ran.out.splitlines()
+def test_the_command_says_who_has_collected(shell: Terminal) -> None:
+    first, *others = shell.run("ledger-deletion", "reclaimed", "--hours", "4").out.splitlines()
     assert first.startswith(DELETED)
     assert others == BOOKIES
+    none = shell.run("ledger-deletion", "reclaimed", "--hours", "2")
     assert none.out == "no recorded ledger was deleted in the last 2 hours\n"
-    assert wrong.code == 1
+    assert shell.run("ledger-deletion", "reclaimed", "--hours", "1e9").code == 1
 
 
-def test_the_status_has_the_last_reading(terminal: Terminal) -> None:
-    service = FakeDeletionService()
-    with served(service) as server:
-        terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
-        before = terminal.run("ledger-deletion", "status")
-        service.last_reclaim = RECLAIM
-        ran = terminal.run("ledger-deletion", "status")
-        document = json.loads(terminal.run("--output-format", "json", "ledger-deletion", "status").out)
+def test_the_status_has_the_last_reading(shell: Terminal, service: FakeDeletionService) -> None:
+    before = shell.run("ledger-deletion", "status")
+    service.last_reclaim = RECLAIM
+    ran = shell.run("ledger-deletion", "status")
+    document = json.loads(shell.run("--output-format", "json", "ledger-deletion", "status").out)
     assert "bookies" not in before.out + before.err
     assert "bookie-2:3181" in ran.out
     assert ran.err.startswith(DELETED)

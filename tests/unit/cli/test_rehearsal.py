@@ -22,7 +22,7 @@ from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.fakes.clock import FakeClock
 from tests.unit.cli.running import Terminal
-from tests.unit.server.serving import served
+from tests.unit.server.serving import Served, served
 
 BROKER = "broker-1:8080"
 IDLE, ORDERS, PAYMENTS = (parse_topic_name(f"public/default/{name}") for name in ("idle", "orders", "payments"))
@@ -96,10 +96,9 @@ def rehearsals(cluster: FakeCluster) -> Iterator[Rehearsals]:
 
 
 @pytest.fixture
-def shell(terminal: Terminal, rehearsals: Rehearsals) -> Iterator[Terminal]:
+def server(rehearsals: Rehearsals) -> Iterator[Served]:
     with served(routers=[router(rehearsals)]) as server:
-        terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
-        yield terminal
+        yield server
 
 
 def test_totals_come_first_each_with_its_source(shell: Terminal, cluster: FakeCluster) -> None:

@@ -11,7 +11,7 @@ from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.fakes.pins import TOPIC, PinnedCluster
 from tests.unit.cli.running import Terminal
-from tests.unit.server.serving import served
+from tests.unit.server.serving import Served, served
 
 OTHER = parse_topic_name("other/ns/bills")
 
@@ -26,10 +26,9 @@ def cluster() -> PinnedCluster:
 
 
 @pytest.fixture
-def shell(terminal: Terminal, cluster: PinnedCluster) -> Iterator[Terminal]:
+def server(cluster: PinnedCluster) -> Iterator[Served]:
     with served(routers=[sweep_router(cluster.sweep)]) as server:
-        terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
-        yield terminal
+        yield server
 
 
 def test_a_dry_run_names_bytes_and_prices_by_owner(shell: Terminal) -> None:

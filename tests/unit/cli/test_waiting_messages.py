@@ -17,7 +17,7 @@ PATH = "/admin/v2/persistent/public/default/orders/delayedMessages"
 
 
 @pytest.fixture(scope="module")
-def _shared() -> Iterator[tuple[FakeCluster, Served]]:
+def server() -> Iterator[Served]:
     """Three hours of one message a minute, the first 10 acknowledged, and two that are due at once."""
     cluster = FakeCluster(FakeClock())
     for minute in range(180):
@@ -25,18 +25,7 @@ def _shared() -> Iterator[tuple[FakeCluster, Served]]:
     cluster.publish(2, None)
     cluster.subscribe("billing").acked = set(sorted(cluster.entries)[:10])
     with served(routers=[http.waiting_router(WaitingReader(cluster, cluster, cluster.clock))]) as server:
-        yield cluster, server
-
-
-@pytest.fixture
-def shell(terminal: Terminal, _shared: tuple[FakeCluster, Served]) -> Terminal:
-    terminal.set("PULSAR_SIDECAR_ADMIN_URL", _shared[1].url)
-    return terminal
-
-
-@pytest.fixture
-def server(_shared: tuple[FakeCluster, Served]) -> Served:
-    return _shared[1]
+        yield server
 
 
 def test_the_table_counts_by_due_time(shell: Terminal) -> None:

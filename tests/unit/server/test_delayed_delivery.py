@@ -1,12 +1,14 @@
-"""Cancelling's routes: PIP-423's status codes, a reason that names what to change, and lines that fail alone."""
+"""Cancelling, by its routes and commands: PIP-423's status codes and options, and lines that fail alone."""
 
 import base64
 import http.client
 import json
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
+from pulsar_sidecar.features.delayed_messages.cli import delayed_messages
 from pulsar_sidecar.features.delayed_messages.http import routes as delayed_delivery
 from pulsar_sidecar.features.delayed_messages.results import (
     CancellationStatus,
@@ -26,6 +28,7 @@ from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 from pulsar_sidecar.server.answers import parse_answer
 
 from tests.fakes.delayed_service import FakeDelayedDelivery
+from tests.unit.cli.running import Terminal
 from tests.unit.server.serving import Answer, Served, served
 
 TOPIC = "/admin/v2/persistent/public/default/orders"
@@ -319,3 +322,111 @@ def test_a_new_due_time_is_for_rescheduling_alone(
 @pytest.mark.parametrize(("named", "status"), [("7%3A3", 200), ("7", 400), ("a:b", 400)])
 def test_a_cancellations_id_is_two_numbers(server: Served, named: str, status: int) -> None:
     assert server.ask("GET", f"{TOPIC}/cancellations/{named}").status == status
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+ORDERS = "persistent://public/default/orders"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("-l", "7", "-e", "3", "-t", f"{DUE}", "-s", "a,b"),
+     ("--ledgerId", "7", "--entryId", "3", "--deliverAt", f"{DUE}", "--subscriptionNames", "a,b")],
+)  # fmt: skip
+def test_pip_options_cancel_one_message(shell: Terminal, fake: FakeDelayedDelivery, options: tuple[str, ...]) -> None:
+    ran = shell.run("topics", "cancel-delayed-message", ORDERS, *options)
+    assert ran.code == 0, ran.err
+    assert "cancelled 7:3" in ran.err
+    assert "PERSISTED" in ran.out
+    ((_, target, options_given),) = fake.asked
+    assert (str(target.position), target.deliver_at_ms, target.subscriptions) == ("7:3", DUE, ("a", "b"))
+    assert not options_given.wait_persisted
+
+
+def test_a_due_time_may_be_iso_8601(shell: Terminal, fake: FakeDelayedDelivery) -> None:
+    message = ("topics", "cancel-delayed-message", ORDERS, "-l", "7", "-e", "3", "-t")
+    assert shell.run(*message, "2026-12-24T18:00:00+01:00").code == 0
+    assert fake.asked[0][1].deliver_at_ms == 1_798_131_600_000
+    ran = shell.run(*message, "2026-12-24T18:00:00")
+    assert (ran.code, len(fake.asked)) == (1, 1)
+    assert "ISO 8601 with an offset" in ran.err
+
+
+def test_failed_cancellation_exits_with_1_and_the_reason(shell: Terminal, fake: FakeDelayedDelivery) -> None:
+    fake.verdicts = (Verdict("s", CancellationStatus.TOO_LATE, Cause.DUE, "its due time has passed"),)
+    ran = shell.run("topics", "cancel-delayed-message", ORDERS, "-l", "7", "-e", "3", "-t", f"{DUE}")
+    assert ran.code == 1
+    assert "its due time has passed" in ran.err
+
+
+def test_logged_cancellations_are_printed(shell: Terminal, fake: FakeDelayedDelivery) -> None:
+    fake.verdicts = (Verdict("s", CancellationStatus.ACCEPTED, Cause.ACK_STATE_FULL, "when there is room"),)
+    ran = shell.run(
+        "--output", "json", "topics", "cancel-delayed-message", ORDERS, "-l", "7", "-e", "3", "-t", f"{DUE}", "--defer"
+    )
+    assert ran.code == 0
+    assert json.loads(ran.out)["verdicts"][0]["proof"] == "ACCEPTED"
+    assert fake.asked[0][2].defer
+
+
+@pytest.mark.parametrize("options", [("-l", "-1", "-e", "3", "-t", f"{DUE}"), ("-l", "7", "-e", "3"), ()])
+def test_wrong_usage_is_1(shell: Terminal, fake: FakeDelayedDelivery, options: tuple[str, ...]) -> None:
+    assert shell.run("topics", "cancel-delayed-message", ORDERS, *options).code == 1
+    assert fake.asked == []
+
+
+def test_skipping_messages(shell: Terminal, fake: FakeDelayedDelivery) -> None:
+    assert shell.run("topics", "skip-messages", ORDERS, "-s", "my sub", "7:1", "7:2").code == 0
+    assert [(str(target.position), target.subscriptions) for _, target, _ in fake.asked] == [
+        ("7:1", ("my sub",)),
+        ("7:2", ("my sub",)),
+    ]
+    assert shell.run("topics", "skip-messages", ORDERS, "-s", "s", "7:x").code == 1
+
+
+def test_lines_from_a_file_in_parts_that_keep_their_numbers(
+    shell: Terminal, fake: FakeDelayedDelivery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delayed_messages, "_LINES_AT_ONCE", 2)
+    file = tmp_path / "ids.jsonl"
+    file.write_text("\n".join([*(f'{{"ledgerId":7,"entryId":{n}}}' for n in range(4)), "nonsense"]))
+    ran = shell.run("topics", "cancel-delayed-messages", ORDERS, "--file", str(file))
+    found = [json.loads(line) for line in ran.out.splitlines()]
+    assert [one["line"] for one in found] == [1, 2, 3, 4, 5]
+    assert [one["cancelled"] for one in found] == [True] * 4 + [False]
+    assert ran.code == 4
+    assert "cancelled 4 of 5 messages" in ran.err
+
+
+def test_a_selection_after_a_preview(shell: Terminal, fake: FakeDelayedDelivery) -> None:
+    ran = shell.run("topics", "cancel-delayed-messages", ORDERS, "--property", "customer=1", "--yes")
+    assert ran.code == 0, ran.err
+    assert len(ran.out.splitlines()) == 3
+    assert "3 messages, due from" in ran.err
+    assert len(fake.asked) == 3
+
+
+def test_a_selection_that_could_not_read_everything_ends_with_4(shell: Terminal, fake: FakeDelayedDelivery) -> None:
+    fake.unreadable, fake.published_later = 2, 1
+    ran = shell.run("topics", "cancel-delayed-messages", ORDERS, "--property", "customer=1", "--yes")
+    assert (ran.code, len(ran.out.splitlines()), len(fake.asked)) == (4, 3, 3)
+    assert "not included: 2 entries that could not be read" in ran.err
+    assert "published since, by their producers' clocks, so not cancelled: 1 message" in ran.err
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--file", "x", "--key", "k"), ("--property", "nonsense"), ("--file", "/no/such/file")]
+)
+def test_invalid_combinations_of_options_exit_with_1(shell: Terminal, options: tuple[str, ...]) -> None:
+    assert shell.run("topics", "cancel-delayed-messages", ORDERS, *options).code == 1
+
+
+def test_expediting_rescheduling_and_how_far_it_has_come(shell: Terminal, fake: FakeDelayedDelivery) -> None:
+    place = ("-l", "7", "-e", "3")
+    assert "7:9:-1" in shell.run("topics", "expedite-delayed-message", ORDERS, *place).out
+    moved = shell.run("topics", "reschedule-delayed-message", ORDERS, *place, "--newDeliverAt", f"{DUE}")
+    assert moved.code == 0
+    assert fake.new_due_times == [None, DUE]
+    assert "PERSISTED" in shell.run("topics", "cancellations", ORDERS, *place).out

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.features.ledger_deletion.results import (
@@ -6,7 +8,7 @@ from pulsar_sidecar.features.ledger_deletion.results import (
     Redirect,
     ShadowDeletionStage,
 )
-from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.names import TopicDomain, TopicName, parse_topic_name
@@ -16,6 +18,7 @@ from pulsar_sidecar.server.rights import Right, takes
 from pulsar_sidecar.server.warnings import WARNING_HEADER
 
 from tests.fakes.deletion_service import FakeDeletionService
+from tests.unit.cli.running import Terminal
 from tests.unit.server.serving import Served, served
 
 V2 = "/admin/v2/persistent/public/default"
@@ -265,3 +268,61 @@ def test_a_shadow_that_waits_is_202(path: str, name: str, service: FakeDeletionS
     assert service.calls("delete_shadow") == [(topic, None)]
     assert answer.status == 202
     assert answer.json == as_json(service.delete_shadow(topic, requested_by=None))
+
+
+def test_command_repeats_the_call_until_done_and_shows_stages(shell: Terminal, service: FakeDeletionService) -> None:
+    waiting = (ShadowDeletionStage.DISCONNECTING, "the replicator is still connected")
+    service.shadow_answers = [
+        *((stage, None) for stage in ShadowDeletionStage if stage is not ShadowDeletionStage.DONE),
+        (ShadowDeletionStage.DONE, None),
+    ]
+    service.shadow_answers[2:2] = [waiting, waiting, TemporaryError("the metadata store does not respond")]
+    ran = shell.run("topics", "delete-shadow", "orders-shadow", "--output", "json")
+    assert (ran.code, json.loads(ran.out)["stage"]) == (0, "done")
+    assert service.calls("delete_shadow") == [(parse_topic_name("orders-shadow"), None)] * 9
+    assert ran.err.splitlines() == [
+        "next: set infinite retention, so that brokers trim none of the source's ledgers",
+        "next: remove it from the source's shadow topics, and unload the source",
+        "waiting: the replicator is still connected",
+        "waiting: the metadata store does not respond (HTTP 503)",
+        "next: remove the source's ledgers from the shadow's list",
+        "next: have the broker delete the shadow",
+        "next: check that every ledger of the source exists",
+    ]
+
+
+def test_a_refusal_ends_it(shell: Terminal, service: FakeDeletionService) -> None:
+    service.shadow_answers = [
+        (ShadowDeletionStage.PROTECTING, None),
+        ConflictError("2 consumers or readers are connected"),
+    ]
+    ran = shell.run("topics", "delete-shadow", "orders-shadow")
+    assert (ran.code, ran.out) == (1, "")
+    assert "2 consumers or readers are connected (HTTP 409)" in ran.err
+
+
+def test_a_first_call_that_fails_ends_it(shell: Terminal, service: FakeDeletionService) -> None:
+    service.shadow_answers = [TemporaryError("the brokers do not respond")]
+    ran = shell.run("topics", "delete-shadow", "orders-shadow")
+    assert (ran.code, "the brokers do not respond" in ran.err) == (1, True)
+
+
+def test_when_the_time_is_over_it_names_the_next_step(shell: Terminal, service: FakeDeletionService) -> None:
+    service.shadow_answers = [(ShadowDeletionStage.REMOVING, "a broker still has it loaded")]
+    ran = shell.run("topics", "delete-shadow", "orders-shadow", "--wait-seconds", "0")
+    assert (ran.code, ran.out) == (4, "")
+    assert ran.err.splitlines()[-1] == "orders-shadow is not deleted yet; run the same command again to continue"
+
+
+def test_a_ledger_that_is_lost_is_a_failure(shell: Terminal, service: FakeDeletionService) -> None:
+    service.shadow_answers = [(ShadowDeletionStage.DONE, None, 7)]
+    ran = shell.run("topics", "delete-shadow", "orders-shadow", "--output", "json")
+    assert (ran.code, json.loads(ran.out)["missingLedgers"]) == (1, [7])
+    assert "the source lacks 1 ledger that it had before" in ran.err
+
+
+def test_unchecked_source_exits_with_1(shell: Terminal, service: FakeDeletionService) -> None:
+    service.missing_sources = ("persistent://public/default/source",)
+    ran = shell.run("topics", "delete-shadow", "orders-shadow", "--output", "json")
+    assert (ran.code, json.loads(ran.out)["stage"]) == (1, "done")
+    assert "persistent://public/default/source does not exist, so its ledgers could not be checked" in ran.err
