@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from tests.fakes.metadata import FakeMetadataStore
+
 NO_CLIENTS: dict[str, object] = {"publishers": [], "subscriptions": {}}
 """What every response to ``stats`` has, of a topic without clients."""
 
@@ -38,6 +40,12 @@ def json_answer(document: object, status: int = 200) -> Answer:
 
 def refusing(status: int, reason: str) -> Answer:
     return json_answer({"reason": reason}, status)
+
+
+def register_broker(store: FakeMetadataStore, url: str) -> None:
+    """Register a broker with this URL as brokers do."""
+    address = url.removeprefix("http://")
+    store.put(f"/loadbalance/brokers/{address}", json.dumps({"webServiceUrl": url}).encode())
 
 
 @dataclass(slots=True)

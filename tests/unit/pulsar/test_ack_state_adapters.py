@@ -20,6 +20,7 @@ from tests.fakes.admin_answers import FakeAdminRest
 from tests.fakes.bookie_servers import FakeBookies, stored_entry
 from tests.fakes.bookkeeper import ledger_metadata_bytes
 from tests.fakes.clock import FakeClock
+from tests.fakes.http_servers import register_broker
 from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.positions import with_positions
 from tests.unit.acknowledgements.test_stored import at, sparse
@@ -70,7 +71,7 @@ def brokers(rest: FakeAdminRest, store: FakeMetadataStore) -> BrokerAckStates:
 def test_limits_are_the_owners_and_are_remembered_for_a_while(rest: FakeAdminRest, store: FakeMetadataStore) -> None:
     clock = FakeClock()
     brokers = BrokerAckStates(rest, store, clock)  # type: ignore[arg-type]
-    store.put("/loadbalance/brokers/b:8080", json.dumps({"webServiceUrl": "http://b:8080"}).encode())
+    register_broker(store, "http://b:8080")
     rest.answers[f"http://b:8080{RUNTIME}"] = configuration(managedLedgerMaxUnackedRangesToPersist="7")
     assert brokers.limits("b:8080").max_unacked_ranges == 7
     assert brokers.limits("gone:8080").max_unacked_ranges == 20, "another broker's is the best guess"
@@ -91,7 +92,7 @@ def test_limits_are_in_bytes_too(rest: FakeAdminRest, store: FakeMetadataStore) 
     rest.answers[f"http://b:8080{RUNTIME}"] = configuration(
         managedLedgerMaxUnackedRangesToPersistInZooKeeper="7", managedLedgerMaxUnackedRangesToPersistInMetadataStore="5"
     )
-    store.put("/loadbalance/brokers/b:8080", json.dumps({"webServiceUrl": "http://b:8080"}).encode())
+    register_broker(store, "http://b:8080")
     assert brokers.limits("b:8080").max_node_ranges == 7, "the deprecated name goes before the other"
 
 

@@ -23,7 +23,7 @@ from pulsar_sidecar.model.errors import (
 )
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
-from tests.fakes.http_servers import Answer, Arrived, HttpServer, http_server, json_answer, refusing
+from tests.fakes.http_servers import Answer, Arrived, HttpServer, http_server, json_answer, refusing, register_broker
 from tests.fakes.metadata import FakeMetadataStore
 
 OK = Answer(200, b'{"ok": true}')
@@ -55,10 +55,6 @@ def reading_and_changing(asked: AdminRest) -> list[Callable[[], object]]:
 def closed_port() -> str:
     (port,) = free_ports(1)
     return f"http://127.0.0.1:{port}"
-
-
-def register(store: FakeMetadataStore, broker: HttpServer) -> None:
-    store.put(f"/loadbalance/brokers/{broker.address}", json.dumps({"webServiceUrl": broker.url}).encode())
 
 
 # Requests --------------------------------------------------------------------------------------------------------
@@ -235,7 +231,7 @@ def test_a_redirect_to_a_registered_broker_is_followed(brokers: list[HttpServer]
     first.answer = lambda arrived: redirect_to(f"{second.url}/x") if arrived.target == "/x" else refusing(403, "no")
     with pytest.raises(PermanentError, match="unknown host"):
         asked.get("/x")
-    register(store, second)
+    register_broker(store, second.url)
     assert asked.get("/x") == {"ok": True}
 
 
@@ -366,14 +362,6 @@ def test_an_encoded_path_reaches_the_broker_as_it_is(brokers: list[HttpServer]) 
     BrokerTopicAdmin(rest(brokers[0].url)).delete_topic(topic, partitioned=False, force=True)
     [arrived] = brokers[0].arrived
     assert arrived.target.replace("~", "%7E") == "/admin/v2/persistent/t/n/a+b%25%2B%C3%BC%7E*%252F?force=true"
-
-
-@pytest.mark.parametrize(("partitioned", "suffix"), [(False, ""), (True, "/partitions")])
-def test_deleting_a_topic(brokers: list[HttpServer], partitioned: bool, suffix: str) -> None:
-    admin = BrokerTopicAdmin(rest(brokers[0].url))
-    admin.delete_topic(parse_topic_name("a"), partitioned=partitioned, force=False)
-    assert brokers[0].arrived[0].method == "DELETE"
-    assert brokers[0].arrived[0].target == f"/admin/v2/persistent/public/default/a{suffix}?force=false"
 
 
 def test_deleting_a_part_of_a_topic(brokers: list[HttpServer]) -> None:

@@ -11,7 +11,16 @@ from pulsar_sidecar.features.deduplication.results import PolicyValue, PolicyVal
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.names import parse_topic_name
 
-from tests.fakes.http_servers import NO_CLIENTS, Answer, Arrived, HttpServer, http_server, json_answer, refusing
+from tests.fakes.http_servers import (
+    NO_CLIENTS,
+    Answer,
+    Arrived,
+    HttpServer,
+    http_server,
+    json_answer,
+    refusing,
+    register_broker,
+)
 from tests.fakes.metadata import FakeMetadataStore
 
 ENABLED, INTERVAL = DeduplicationPolicy.ENABLED, DeduplicationPolicy.SNAPSHOT_INTERVAL
@@ -30,7 +39,7 @@ class Broker:
         self.stats: object = {"deduplicationStatus": "Enabled", **NO_CLIENTS}
         http.answer = self._answer
         self.store = FakeMetadataStore()
-        self.store.put(f"/loadbalance/brokers/{http.address}", json.dumps({"webServiceUrl": http.url}).encode())
+        register_broker(self.store, http.url)
         self.store.put("/admin/policies/public/default", json.dumps(POLICIES).encode())
         self.rest = AdminRest([http.url], store=self.store)
         self.owners = BrokerLiveOwners(self.rest, self.store)

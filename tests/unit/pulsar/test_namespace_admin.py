@@ -1,7 +1,6 @@
 """Brokers' responses to the deletion of a namespace: final and transient ones."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest
@@ -17,35 +16,29 @@ from pulsar_sidecar.model.errors import (
 )
 from pulsar_sidecar.model.pulsar_versions import line_of
 
-from tests.fakes.http_servers import Answer, HttpServer, http_server, json_answer, refusing
+from tests.fakes.http_servers import Answer, HttpServer, json_answer, refusing
 
 
 @pytest.fixture
-def broker() -> Iterator[HttpServer]:
-    with http_server(lambda _: Answer(204)) as broker:
-        yield broker
+def admin(web: HttpServer) -> BrokerNamespaceAdmin:
+    return BrokerNamespaceAdmin(AdminRest([web.url]))
 
 
-@pytest.fixture
-def admin(broker: HttpServer) -> BrokerNamespaceAdmin:
-    return BrokerNamespaceAdmin(AdminRest([broker.url]))
-
-
-def test_the_calls_are_pulsars_own(broker: HttpServer, admin: BrokerNamespaceAdmin) -> None:
+def test_the_calls_are_pulsars_own(web: HttpServer, admin: BrokerNamespaceAdmin) -> None:
     admin.delete_namespace("public/old", force=True)
     admin.delete_namespace("p/c/n", force=False)
     assert admin.namespace_exists("public/old")
-    assert [(each.method, each.target) for each in broker.arrived] == [
+    assert [(each.method, each.target) for each in web.arrived] == [
         ("DELETE", "/admin/v2/namespaces/public/old?force=true"),
         ("DELETE", "/admin/namespaces/p/c/n?force=false"),
         ("GET", "/admin/v2/namespaces/public/old"),
     ]
 
 
-def test_a_namespace_is_absent_only_where_a_broker_answers_so(broker: HttpServer, admin: BrokerNamespaceAdmin) -> None:
-    broker.answer = lambda _: refusing(404, "Namespace does not exist")
+def test_a_namespace_is_absent_only_where_a_broker_answers_so(web: HttpServer, admin: BrokerNamespaceAdmin) -> None:
+    web.answer = lambda _: refusing(404, "Namespace does not exist")
     assert not admin.namespace_exists("public/old")
-    broker.answer = lambda _: Answer(500)
+    web.answer = lambda _: Answer(500)
     with pytest.raises(TemporaryError):
         admin.namespace_exists("public/old")
 
@@ -53,17 +46,17 @@ def test_a_namespace_is_absent_only_where_a_broker_answers_so(broker: HttpServer
 @pytest.mark.parametrize(("setting", "allowed"), [("true", True), ("false", False), (None, False)])
 @pytest.mark.parametrize("version", ["4.0.8", "4.2.4"])
 def test_the_brokers_settings(
-    broker: HttpServer, admin: BrokerNamespaceAdmin, version: str, setting: str | None, *, allowed: bool
+    web: HttpServer, admin: BrokerNamespaceAdmin, version: str, setting: str | None, *, allowed: bool
 ) -> None:
     settings = {"clusterName": "local", "forceDeleteNamespaceAllowed": setting, "authorizationEnabled": setting}
-    broker.answer = lambda request: Answer(
+    web.answer = lambda request: Answer(
         200, version.encode() if request.target.endswith("/version") else json.dumps(settings).encode()
     )
     assert admin.deletion_settings() == DeletionSettings("local", line_of(version), allowed, allowed)
 
 
-def test_settings_without_a_cluster_are_no_answer(broker: HttpServer, admin: BrokerNamespaceAdmin) -> None:
-    broker.answer = lambda _: Answer(200, b"{}")
+def test_settings_without_a_cluster_are_no_answer(web: HttpServer, admin: BrokerNamespaceAdmin) -> None:
+    web.answer = lambda _: Answer(200, b"{}")
     with pytest.raises(TemporaryError, match="lacks clusterName"):
         admin.deletion_settings()
 
@@ -76,26 +69,26 @@ def test_settings_without_a_cluster_are_no_answer(broker: HttpServer, admin: Bro
     ],
 )
 def test_topics_that_another_broker_has_loaded_are_listed_too(
-    broker: HttpServer, admin: BrokerNamespaceAdmin, namespace: str, listings: list[str]
+    web: HttpServer, admin: BrokerNamespaceAdmin, namespace: str, listings: list[str]
 ) -> None:
     loaded_elsewhere = b'["non-persistent://public/old/a"]'
-    broker.answer = lambda request: Answer(200, loaded_elsewhere if request.target == listings[1] else b"[]")
+    web.answer = lambda request: Answer(200, loaded_elsewhere if request.target == listings[1] else b"[]")
     assert admin.topics_in(namespace) == ["non-persistent://public/old/a"]
-    assert [each.target for each in broker.arrived] == listings
-    broker.answer = lambda _: Answer(200, b"{}")
+    assert [each.target for each in web.arrived] == listings
+    web.answer = lambda _: Answer(200, b"{}")
     with pytest.raises(TemporaryError, match="did not list the topics"):
         admin.topics_in(namespace)
 
 
-def test_its_clusters_and_theirs_addresses(broker: HttpServer, admin: BrokerNamespaceAdmin) -> None:
-    broker.answer = lambda _: Answer(200, b'{"replication_clusters": ["b", "a"], "allowed_clusters": []}')
+def test_its_clusters_and_theirs_addresses(web: HttpServer, admin: BrokerNamespaceAdmin) -> None:
+    web.answer = lambda _: Answer(200, b'{"replication_clusters": ["b", "a"], "allowed_clusters": []}')
     assert admin.clusters_of("public/old") == NamespaceClusters(frozenset({"a", "b"}))
     for document, url in (
         ({"serviceUrl": "http://b:80", "serviceUrlTls": "https://b:1"}, "http://b:80"),
         ({"serviceUrlTls": "https://b:1"}, "https://b:1"),
         ({}, "an address that its cluster does not name"),
     ):
-        broker.answer = lambda _, found=document: json_answer(found)
+        web.answer = lambda _, found=document: json_answer(found)
         assert admin.cluster_url("b") == url
 
 
@@ -120,8 +113,8 @@ def test_its_clusters_and_theirs_addresses(broker: HttpServer, admin: BrokerName
     ],
 )
 def test_only_what_would_come_again_is_final(
-    answer: Answer, error: type[SidecarError], broker: HttpServer, admin: BrokerNamespaceAdmin
+    answer: Answer, error: type[SidecarError], web: HttpServer, admin: BrokerNamespaceAdmin
 ) -> None:
-    broker.answer = lambda _: answer
+    web.answer = lambda _: answer
     with pytest.raises(error):
         admin.delete_namespace("public/old", force=True)

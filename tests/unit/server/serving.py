@@ -4,6 +4,7 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -110,3 +111,13 @@ def served(
             server.should_exit = True
             thread.join(20)
             assert not thread.is_alive()
+
+
+@contextmanager
+def asked(server: Served, path: str, times: int, headers: dict[str, str] | None = None) -> Iterator[list[Answer]]:
+    """Requests on their way; their responses are there when the block has ended."""
+    answers: list[Answer] = []
+    with ThreadPoolExecutor(times) as callers:
+        asked = [callers.submit(server.ask, "GET", path, None, headers) for _ in range(times)]
+        yield answers
+        answers += [each.result() for each in asked]

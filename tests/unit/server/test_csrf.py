@@ -6,11 +6,8 @@ from contextlib import ExitStack
 
 import pytest
 import structlog
-from pulsar_sidecar.server.authentication import Authentication
-from pulsar_sidecar.server.callers import Caller
-from starlette.types import Scope
 
-from tests.unit.server.test_pass_through import Front, bearer, by_token, front
+from tests.unit.server.test_pass_through import ByCertificate, Front, bearer, by_token, front
 
 PAUSE = "/admin/v2/ledger-deletion/pause"
 CLEAR = "/admin/v2/namespaces/t/n/clearBacklog"
@@ -58,18 +55,11 @@ OF_OURS = [
 ]
 
 
-class ByCertificate(Authentication):
-    """Every caller has shown a superuser's certificate."""
-
-    async def caller(self, scope: Scope) -> Caller:
-        return Caller("admin", "certificate", "127.0.0.1")
-
-
 @pytest.fixture(scope="module")
 def fronts() -> Iterator[dict[str, Front]]:
     """Gates by the credentials that callers need."""
     with ExitStack() as stack:
-        kinds = {"certificate": ByCertificate(), "nothing": None, "token": by_token()}
+        kinds = {"certificate": ByCertificate("admin"), "nothing": None, "token": by_token()}
         yield {kind: front(stack, authentication) for kind, authentication in kinds.items()}
 
 

@@ -1,7 +1,6 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import cast
 
 import pytest
 from pulsar_sidecar.features.ledger_deletion.http.deletions import answer_of
@@ -13,7 +12,6 @@ from pulsar_sidecar.features.ledger_deletion.results import (
     PendingRecord,
     TopicDeletionStatus,
 )
-from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion, OperationId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.names import parse_topic_name
@@ -32,17 +30,6 @@ DOCUMENT = {
     "ledgerType": "LEDGER",
     "ledgerId": 7,
 }
-
-
-def test_the_answer_names_the_records_that_were_sent(service: FakeDeletionService, server: Served) -> None:
-    service.not_sent = {8: "the outcome of the publish is unknown"}
-    answer = server.ask("POST", f"{BASE}/pending", {"ledgers": [DOCUMENT, DOCUMENT | {"ledgerId": 8}]})
-    assert answer.status == 200
-    assert answer.json == {
-        "sent": [7],
-        "notSent": [{"ledgerId": 8, "reason": "the outcome of the publish is unknown"}],
-    }
-    assert service.recorded == [RECORD]
 
 
 def test_a_caller_may_bring_its_own_producer_and_what_it_knew(service: FakeDeletionService, server: Served) -> None:
@@ -134,18 +121,6 @@ def test_limits_have_a_default_and_a_maximum(service: FakeDeletionService, serve
         assert server.ask("GET", f"{BASE}/{path}").status == 400
 
 
-def test_a_deletion_is_abandoned(service: FakeDeletionService, server: Served) -> None:
-    ended = replace(UNREADABLE, state=OperationState.ABANDONED)
-    service.followed = [ended.followed(ended_ms=77, abandoned_by="an operator")]
-    answer = server.ask("POST", f"{BASE}/topic-deletions/o/abandon")
-    document = cast(dict[str, object], answer.json)
-    shown = {name: document[name] for name in ("state", "leftNodes", "endedMs", "abandonedBy", "remedy")}
-    assert shown == {
-        "state": "abandoned", "leftNodes": None, "endedMs": 77, "abandonedBy": "an operator", "remedy": None,
-    }  # fmt: skip
-    assert service.calls("abandon_topic_deletion") == [("o", None)]
-
-
 def test_unknown_deletion_is_not_found(service: FakeDeletionService, server: Served) -> None:
     for method, path in (("GET", "o"), ("POST", "o/abandon")):
         answer = server.ask(method, f"{BASE}/topic-deletions/{path}")
@@ -180,12 +155,6 @@ def test_metrics_are_prometheus_text(server: Served) -> None:
     answer = server.ask("GET", "/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert b'pulsar_ledger_deletion_received_total{cluster="east"} 3.0' in answer.body
-
-
-def test_a_failing_service_leaves_probes_alone(service: FakeDeletionService, server: Served) -> None:
-    service.failure = TemporaryError("no broker answers")
-    assert server.ask("GET", f"{BASE}/status").status == 503
-    assert server.ask("GET", "/livez").status == 200
 
 
 def test_the_reference_needs_no_other_host(server: Served) -> None:

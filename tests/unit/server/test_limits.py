@@ -1,9 +1,7 @@
 """Requests of one kind that wait for the cluster leave threads and connections to all others."""
 
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 
 import pytest
@@ -16,8 +14,7 @@ from tests.cluster.patience import until
 from tests.cluster.sidecars import BASE
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.fakes.http_servers import Answer, Arrived
-from tests.unit.server.serving import Answer as Answered
-from tests.unit.server.serving import Served, served
+from tests.unit.server.serving import asked, served
 from tests.unit.server.test_pass_through import TENANTS, front
 
 MOST = 2
@@ -35,16 +32,6 @@ class HangingList(FakeDeletionService):
         self.waiting.release()
         self.ended.wait(20)
         return super().topic_deletions()
-
-
-@contextmanager
-def asked(server: Served, path: str, times: int) -> Iterator[list[Answered]]:
-    """Requests on their way; their responses are there when the block has ended."""
-    answers: list[Answered] = []
-    with ThreadPoolExecutor(times) as callers:
-        asked = [callers.submit(server.ask, "GET", path) for _ in range(times)]
-        yield answers
-        answers += [each.result() for each in asked]
 
 
 def test_requests_of_one_kind_leave_threads_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """Pass-through of requests over real sockets, from the caller to brokers and back."""
 
 import http.client
-import json
 import socket
 import threading
 import time
@@ -25,11 +24,10 @@ from starlette.types import Scope
 from tests.cluster.tokens import TOKEN_CONF, token
 from tests.fakes.delayed_service import FakeDelayedDelivery
 from tests.fakes.deletion_service import FakeDeletionService
-from tests.fakes.http_servers import Answer, Arrived, HttpServer, http_server, json_answer, refusing
+from tests.fakes.http_servers import Answer, Arrived, HttpServer, http_server, json_answer, refusing, register_broker
 from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.pulsar.test_admin_rest import closed_port, redirect_to
-from tests.unit.server.serving import Answer as Answered
-from tests.unit.server.serving import Served, served
+from tests.unit.server.serving import Served, asked, served
 
 TENANTS = "/admin/v2/tenants"
 TOPIC = "/admin/v2/persistent/t/n/x"
@@ -53,17 +51,13 @@ class Front:
         return [one for one in self.brokers[broker].arrived if one.target != RUNTIME]
 
 
-def register(store: FakeMetadataStore, broker: HttpServer) -> None:
-    store.put(f"/loadbalance/brokers/{broker.address}", json.dumps({"webServiceUrl": broker.url}).encode())
-
-
 def front(
     stack: ExitStack, authentication: Authentication | None = None, *bases: str, check_after_seconds: float = 10.0
 ) -> Front:
     store = FakeMetadataStore()
     brokers = [stack.enter_context(http_server(lambda arrived: Answer(200, b'["t"]'))) for _ in range(2)]
     for broker in brokers:
-        register(store, broker)
+        register_broker(store, broker.url)
     rest = AdminRest(bases or [brokers[0].url], OURS, store=store, read_seconds=1.0)
     passing = PassThrough(rest, TlsOptions(), store, ProxyIdentity(PROXY, "sidecar"), check_after_seconds)
     service = FakeDeletionService()
@@ -251,8 +245,12 @@ def test_a_look_that_failed_admits_no_request() -> None:
 class ByCertificate(Authentication):
     """Every caller has shown the certificate of one role."""
 
+    def __init__(self, role: str) -> None:
+        super().__init__()
+        self._role = role
+
     async def caller(self, scope: Scope) -> Caller:
-        return Caller("reader", "certificate", "127.0.0.1")
+        return Caller(self._role, "certificate", "127.0.0.1")
 
 
 def looked_at(configuration: dict[str, str], obeys: int) -> Callable[[Arrived], Answer]:
@@ -272,7 +270,7 @@ def looked_at(configuration: dict[str, str], obeys: int) -> Callable[[Arrived], 
 
 def test_a_caller_known_by_certificate_is_spoken_for_where_the_broker_names_the_sidecar_a_proxy() -> None:
     with ExitStack() as stack:
-        opened = front(stack, ByCertificate())
+        opened = front(stack, ByCertificate("reader"))
         opened.brokers[0].answer = looked_at({"proxyRoles": "[other, sidecar]"}, 401)
         forged = {"X-Original-Principal": "admin", "X-Pulsar-Auth-Method-Name": "token", "Cookie": "a=b"}
         assert opened.server.ask("PUT", TENANTS, b"{}", forged).status == 200
@@ -299,7 +297,7 @@ def test_a_broker_that_would_lend_the_sidecars_rights_gets_nothing(
     configuration: dict[str, str], obeys: int, status: int
 ) -> None:
     with ExitStack() as stack:
-        opened = front(stack, ByCertificate())
+        opened = front(stack, ByCertificate("reader"))
         opened.brokers[0].answer = looked_at(configuration, obeys)
         answer = opened.server.ask("GET", TENANTS)
         assert (answer.status, opened.arrived()) == (status, [])
@@ -430,13 +428,8 @@ def test_requests_that_must_know_how_a_broker_treats_clients_share_one_look() ->
     with ExitStack() as stack:
         opened = front(stack, by_token())
         opened.brokers[0].answer = lambda arrived: Answer(200, b'{"authenticationEnabled": "true"}')
-        threads = [
-            threading.Thread(target=opened.server.ask, args=("GET", TENANTS, None, bearer("other"))) for _ in range(20)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with asked(opened.server, TENANTS, 20, bearer("other")):
+            pass
         assert [one.target for one in opened.brokers[0].arrived].count(RUNTIME) == 1
 
 
@@ -486,11 +479,6 @@ def test_other_callers_do_not_wait(opened: Front) -> None:
         return Answer(200)
 
     opened.brokers[0].answer = together
-    answers: list[Answered] = []
-    ask: Callable[[], None] = lambda: answers.append(opened.server.ask("GET", TENANTS))  # noqa: E731
-    threads = [threading.Thread(target=ask) for _ in range(40)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with asked(opened.server, TENANTS, 40) as answers:
+        pass
     assert [answer.status for answer in answers] == [200] * 40

@@ -34,6 +34,7 @@ from tests.fakes.clock import START_MS
 from tests.fakes.deletion_service import IDLE
 from tests.fakes.leaks import watching
 
+HOSTILE = "persistent://public/default/<img src=x onerror=alert(1)>\"'&{{7*7}}"
 SIDECAR = SidecarInstance("one", "http://one:8750", "http://broker:8080", START_MS - 60_000)
 TRIMMED = Leak(
     ledger_id=LedgerId(7),

@@ -38,9 +38,9 @@ from tests.unit.audit.findings import (
 )
 from tests.unit.audit.sending import served_audits
 from tests.unit.audit.written import write_audit
+from tests.unit.web.answers import HOSTILE
 
 PLACE = f"/ui/audits/{AUDIT_ID}"
-HOSTILE = "persistent://public/default/<img src=x onerror=alert(1)>\"'&{{7*7}}"
 
 
 class AuditApi(FakeRestApi):

@@ -21,7 +21,8 @@ from pulsar_sidecar.features.deduplication.results import (
 
 from tests.fakes.clock import START_MS
 from tests.fakes.rest_api import FakeBrowser
-from tests.unit.web.test_delayed import HOSTILE, ORDERS, PLACE
+from tests.unit.web.answers import HOSTILE
+from tests.unit.web.test_delayed import ORDERS, PLACE
 
 STUCK = "GET /admin/v2/deduplication/stuck"
 LOADS = "GET /admin/v2/deduplication/forecast"

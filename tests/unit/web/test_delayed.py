@@ -21,11 +21,10 @@ from pulsar_sidecar.web.scopes import is_system
 
 from tests.fakes.clock import START_MS
 from tests.fakes.rest_api import FakeBrowser
-from tests.unit.web.answers import bucket, calendar, check_report, delayed_index, due_counts
+from tests.unit.web.answers import HOSTILE, bucket, calendar, check_report, delayed_index, due_counts
 
 ORDERS = "persistent://public/default/orders"
 PLACE = "/admin/v2/persistent/public/default/orders"
-HOSTILE = "persistent://public/default/<img src=x onerror=alert(1)>\"'&{{7*7}}"
 CALENDAR = "GET /admin/v2/delayedCalendar"
 PREVIEW = Preview(
     2,

@@ -7,11 +7,10 @@ from pulsar_sidecar.features.ledger_deletion.watch.results import LeakState, Wat
 
 from tests.fakes.clock import START_MS
 from tests.fakes.rest_api import FakeBrowser
-from tests.unit.web.answers import leak, leak_explanation, listed_leaks, watch_status
+from tests.unit.web.answers import HOSTILE, leak, leak_explanation, listed_leaks, watch_status
 
 ATTEMPT = "5facb921-a29a-41f6-bc28-bf15d5273bac"
 WATCH = "/admin/v2/ledger-deletion/watch"
-HOSTILE = "persistent://public/default/<img src=x onerror=alert(1)>\"'&{{7*7}}"
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.fakes.acknowledging_broker import state_of
 from tests.fakes.rest_api import FakeBrowser
-from tests.unit.web.answers import stored_state, stored_states
-from tests.unit.web.test_delayed import HOSTILE, ORDERS, PLACE
+from tests.unit.web.answers import HOSTILE, stored_state, stored_states
+from tests.unit.web.test_delayed import ORDERS, PLACE
 
 STORED = "GET /admin/v2/storedAckStates"
 PAGE = f"/ui/subscriptions/topic?topic={quote(ORDERS, safe='')}"
