@@ -15,7 +15,7 @@ from pulsar_sidecar.features.delayed_messages.cancel.requests import CancelOptio
 from pulsar_sidecar.features.delayed_messages.ports import Configuration, LogRecords, Ports
 from pulsar_sidecar.features.delayed_messages.results import MessageOutcome
 from pulsar_sidecar.features.delayed_messages.workflow.service import DelayedDelivery
-from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError
+from pulsar_sidecar.model.errors import ConflictError, NotFoundError, OutcomeUnknownError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.lookups import Absent
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
@@ -40,6 +40,13 @@ BEFORE_ALL = Position(LEDGER, EntryId(-1))
 
 class CrashError(BaseException):
     """Raised to end the sidecar's process."""
+
+
+FAULTS: dict[str, Callable[[], BaseException]] = {
+    "crash": CrashError,
+    "temporary": lambda: TemporaryError("for this test"),
+    "unknown": lambda: OutcomeUnknownError("for this test"),
+}
 
 
 def at(entry: int, ledger_id: int = LEDGER) -> Position:
@@ -77,6 +84,9 @@ class FakeCluster:
     Each port call calls ``before`` and ``after`` with its name; both may raise.
     """
 
+    calls = 0
+    """Number of port calls so far."""
+
     def __init__(self, clock: FakeClock | None = None, policy: DelayPolicy | None = None) -> None:
         self.clock = clock or FakeClock()
         self.policy = policy or DelayPolicy()
@@ -99,6 +109,22 @@ class FakeCluster:
         self._followers: list[Callable[[LogRecords], None]] = []
 
     # --- actions of tests ------------------------------------------------------------------------------------------
+
+    def interrupt(
+        self, wanted: str, does: Callable[[], object] | Exception, *, before: bool = False, each: bool = False
+    ) -> None:
+        """Do something, or fail, before or after the effect of the next such call, or of each one."""
+        when = "before" if before else "after"
+
+        def interfere(call: str) -> None:
+            if call == wanted:
+                if not each:
+                    setattr(self, when, lambda call: None)
+                if isinstance(does, Exception):
+                    raise does
+                does()
+
+        setattr(self, when, interfere)
 
     def publish(self, count: int, due_in_ms: int | None = 60_000, **facts: object) -> list[Position]:
         now_ms = self.clock.now_ms()
@@ -181,6 +207,7 @@ class FakeCluster:
 
     @contextmanager
     def _call(self, name: str) -> Iterator[None]:
+        self.calls += 1
         self.before(name)
         yield
         self.after(name)

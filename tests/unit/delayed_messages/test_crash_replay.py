@@ -6,17 +6,17 @@ stop, the log empties itself.
 """
 
 from collections.abc import Callable
-from itertools import count
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pulsar_sidecar.features.delayed_messages.results import CancellationStatus, MessageOutcome
-from pulsar_sidecar.model.errors import ConflictError, OutcomeUnknownError, SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import ConflictError, SidecarError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.topic_stats import SubscriptionType
 from pulsar_sidecar.server.paths import parse_position
 
+from tests.fakes import delayed_messages as fakes
 from tests.fakes.delayed_messages import TOPIC, CrashError, FakeCluster, FakeSidecar, FakeSubscription, at
 
 MESSAGES = 8
@@ -25,12 +25,7 @@ DUE_MS = 30_000
 THOROUGH = settings.get_current_profile_name() == "thorough"
 
 Fault = Callable[[], BaseException]
-FAULTS: dict[str, Fault] = {
-    "crash": CrashError,
-    "temporary": lambda: TemporaryError("for this test"),
-    "unknown": lambda: OutcomeUnknownError("for this test"),
-    "busy": lambda: ConflictError("ConsumerBusy"),
-}
+FAULTS: dict[str, Fault] = {**fakes.FAULTS, "busy": lambda: ConflictError("ConsumerBusy")}
 
 
 class Story:
@@ -50,26 +45,23 @@ class Story:
         self.seen_persisted: set[Position] = set()
         self.seen_expired: set[Position] = set()
         self.broker_died = False
-        self.cursor_lost = False
         self.calls = 0
+        self.cursor_lost = False
 
     def arm(self, faults: dict[tuple[int, bool], Fault]) -> None:
         """Raise at the given calls, before or after their effect."""
-        numbers = count()
-        current = -1
 
-        def before(call: str) -> None:
-            nonlocal current
-            current = next(numbers)
-            self.calls = current + 1
-            _fail(faults.get((current, True)), call == "join")
+        def fail(*, before: bool, can_be_busy: bool = False) -> None:
+            fault = faults.get((self.cluster.calls - 1, before))
+            error = fault() if fault else None
+            if error is not None and (can_be_busy or not isinstance(error, ConflictError)):
+                raise error
 
-        def after(_: str) -> None:
-            _fail(faults.get((current, False)), can_be_busy=False)
-
-        self.cluster.before, self.cluster.after = before, after
+        self.cluster.before = lambda call: fail(before=True, can_be_busy=call == "join")
+        self.cluster.after = lambda call: fail(before=False)
 
     def disarm(self) -> None:
+        self.calls = self.cluster.calls
         self.cluster.before = self.cluster.after = lambda call: None
 
     def request(self, **options: bool) -> None:
@@ -141,12 +133,6 @@ class Story:
         assert self.cluster.compacted() == {}, "the log is not empty after the due time"
 
 
-def _fail(fault: Fault | None, can_be_busy: bool) -> None:
-    error = fault() if fault else None
-    if error is not None and (can_be_busy or not isinstance(error, ConflictError)):
-        raise error
-
-
 def run(
     faults: dict[tuple[int, bool], Fault],
     broker_dies_after_ms: int | None = None,
@@ -203,11 +189,10 @@ def test_a_cursor_that_lost_everything_gets_its_acknowledgements_back() -> None:
 def test_another_sidecar_goes_on_where_the_first_one_died() -> None:
     story = Story()
 
-    def die(call: str) -> None:
-        if call == "append":
-            raise CrashError
+    def die() -> None:
+        raise CrashError
 
-    story.cluster.after = die
+    story.cluster.interrupt("append", die)
     story.request()
     story.disarm()
     assert story.cluster.compacted(), "it died after the log and before the acknowledgement"

@@ -40,16 +40,6 @@ def statuses(outcomes: list[MessageOutcome]) -> list[Status]:
     return [verdict.proof for outcome in outcomes for verdict in outcome.verdicts]
 
 
-def fail_each(cluster: FakeCluster, wanted: str, error: Exception) -> None:
-    """Let every such call fail."""
-
-    def fail(call: str) -> None:
-        if call == wanted:
-            raise error
-
-    cluster.before = fail
-
-
 def only(outcomes: list[MessageOutcome]) -> Verdict:
     ((verdict,),) = [outcome.verdicts for outcome in outcomes]
     return verdict
@@ -306,7 +296,7 @@ def test_a_full_acknowledgement_state_refuses_or_defers(cluster: FakeCluster, si
 def test_cancellation_that_cannot_be_logged_is_not_acknowledged(cluster: FakeCluster, sidecar: FakeSidecar) -> None:
     subscription = cluster.subscribe()
     cluster.publish(1)
-    fail_each(cluster, "append", TemporaryError("no bookie"))
+    cluster.interrupt("append", TemporaryError("no bookie"), before=True, each=True)
     with pytest.raises(TemporaryError):
         sidecar.cancel(0)
     assert subscription.acked == set()
@@ -319,7 +309,8 @@ def test_timely_acknowledgement_counts_despite_failed_append(
     cluster.subscribe()
     cluster.publish(1, due_in_ms=500)
     cluster.publish(1, due_in_ms=3_000)
-    cluster.after = lambda call: fail_each(cluster, "append", TemporaryError("no bookie")) if call == "append" else None
+    failure = TemporaryError("no bookie")
+    cluster.interrupt("append", lambda: cluster.interrupt("append", failure, before=True, each=True))
     with pytest.raises(TemporaryError):
         sidecar.cancel(0, 1)
     cluster.before = cluster.after = lambda call: None
@@ -333,13 +324,7 @@ def test_a_lost_answer_is_accepted_and_completed_by_the_loop(
 ) -> None:
     subscription = cluster.subscribe()
     cluster.publish(1)
-
-    def lose(call: str) -> None:
-        if call == "acknowledge":
-            cluster.after = lambda call: None
-            raise lost("no answer")
-
-    cluster.after = lose
+    cluster.interrupt("acknowledge", lost("no answer"))
     assert only(sidecar.cancel(0)).proof is Status.ACCEPTED
     sidecar.live(4_000)
     assert [one.proof for one in sidecar.feature.cancellations(TOPIC, at(0))] == [Status.PERSISTED]
@@ -350,16 +335,10 @@ def test_a_lost_answer_is_accepted_and_completed_by_the_loop(
 def test_type_changed_during_cancel_is_refused_and_not_logged(cluster: FakeCluster, sidecar: FakeSidecar) -> None:
     subscription = cluster.subscribe()
     cluster.publish(1)
-
-    def change(call: str) -> None:
-        if call == "join":
-            subscription.type = SubscriptionType.FAILOVER
-
-    cluster.before = change
+    cluster.interrupt("join", lambda: setattr(subscription, "type", SubscriptionType.FAILOVER), before=True)
     verdict = only(sidecar.cancel(0))
     assert (verdict.proof, verdict.cause) == (Status.REFUSED, Cause.SUBSCRIPTION_TYPE)
     assert cluster.records == []
-    cluster.before = lambda call: None
     sidecar.live(65_000)
     assert subscription.by_sidecar == set()
 
@@ -370,7 +349,9 @@ def test_a_subscription_that_is_busy_is_tried_again(
 ) -> None:
     subscription = cluster.subscribe(type=kind)
     cluster.publish(1)
-    fail_each(cluster, "join", ConflictError("ConsumerBusy: Subscription reached max consumers limit"))
+    cluster.interrupt(
+        "join", ConflictError("ConsumerBusy: Subscription reached max consumers limit"), before=True, each=True
+    )
     verdict = only(sidecar.cancel(0))
     assert (verdict.proof, verdict.cause) == (Status.ACCEPTED, Cause.BROKER)
     assert "max consumers" in (verdict.reason or "")
@@ -387,16 +368,14 @@ def test_refusal_does_not_hide_another_sidecars_acknowledgement(cluster: FakeClu
     cluster.publish(1)
     sidecar, other = FakeSidecar(cluster), FakeSidecar(cluster)
 
-    def refuse(call: str) -> None:
-        if call == "join":
-            cluster.before = lambda call: None
-            for _ in range(4):  # the broker takes its time, and the other sidecar reads the log
-                cluster.clock.advance_ms(100)
-                other.round()
-            assert subscription.by_sidecar == {at(0)}
-            raise error
+    def refuse() -> None:
+        for _ in range(4):  # the broker takes its time, and the other sidecar reads the log
+            cluster.clock.advance_ms(100)
+            other.round()
+        assert subscription.by_sidecar == {at(0)}
+        raise error
 
-    cluster.before = refuse
+    cluster.interrupt("join", refuse, before=True)
     assert only(sidecar.cancel(0)).proof is Status.ACCEPTED
     other.live(65_000)
     assert subscription.deliveries == {}
@@ -416,7 +395,7 @@ def test_message_refused_by_the_broker_is_still_delivered(
     subscription = cluster.subscribe()
     cluster.publish(1)
     sidecar, other = FakeSidecar(cluster), FakeSidecar(cluster)
-    fail_each(cluster, "join", error)
+    cluster.interrupt("join", error, before=True, each=True)
     verdict = only(sidecar.cancel(0))
     assert (verdict.proof, verdict.cause) == (status, cause)
     cluster.before = lambda call: None
@@ -432,7 +411,7 @@ def test_logged_cancellation_stays_accepted_when_repeated(cluster: FakeCluster, 
     assert only(sidecar.cancel(1, defer=True)).proof is Status.ACCEPTED
     assert only(sidecar.cancel(1)).proof is Status.ACCEPTED, "it is acknowledged when there is room, asked again or not"
     cluster.max_ranges = 10
-    fail_each(cluster, "join", NotAuthorizedError("not authorized"))
+    cluster.interrupt("join", NotAuthorizedError("not authorized"), before=True, each=True)
     assert only(sidecar.cancel(1)).proof is Status.ACCEPTED
 
 
@@ -449,7 +428,7 @@ def test_waiting_for_storage_answers_persisted(cluster: FakeCluster, sidecar: Fa
 def test_waiting_for_storage_gives_up_with_what_is_known(cluster: FakeCluster, sidecar: FakeSidecar) -> None:
     cluster.subscribe()
     cluster.publish(1)
-    fail_each(cluster, "stored", TemporaryError("no bookie"))
+    cluster.interrupt("stored", TemporaryError("no bookie"), before=True, each=True)
     assert statuses(sidecar.cancel(0, wait_persisted=True)) == [Status.ACKED]
 
 

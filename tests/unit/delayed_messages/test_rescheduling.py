@@ -4,7 +4,6 @@ A request is broken off at every call, sidecars crash, two of them get it at onc
 """
 
 from collections.abc import Callable
-from itertools import count
 
 import pytest
 from hypothesis import given, settings
@@ -14,10 +13,10 @@ from pulsar_sidecar.features.delayed_messages.cancel.log_records import Reschedu
 from pulsar_sidecar.features.delayed_messages.cancel.requests import CancelOptions, Target
 from pulsar_sidecar.features.delayed_messages.results import CancellationStatus, Cause, RescheduleResult
 from pulsar_sidecar.features.delayed_messages.workflow.cancellation_store import CancellationStore, RescheduleIntents
-from pulsar_sidecar.model.errors import OutcomeUnknownError, SidecarError, TemporaryError, UndecodableError
+from pulsar_sidecar.model.errors import SidecarError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.topic_stats import SubscriptionType
 
-from tests.fakes.delayed_messages import TOPIC, CrashError, FakeCluster, FakeSidecar, at
+from tests.fakes.delayed_messages import FAULTS, TOPIC, CrashError, FakeCluster, FakeSidecar, at
 from tests.fakes.rescheduling import DUE_MS, NEW_MS, Rescheduling, only
 
 THOROUGH = settings.get_current_profile_name() == "thorough"
@@ -120,15 +119,10 @@ def test_exclusive_and_failover_subscriptions_prevent_a_copy(
 
 
 def test_a_copy_that_cannot_be_published_leaves_the_message_as_it_was(rescheduling: Rescheduling) -> None:
-    def refuse(call: str) -> None:
-        if call == "republish":
-            raise TemporaryError("the broker opened no producer")
-
-    rescheduling.cluster.before = refuse
+    rescheduling.cluster.interrupt("republish", TemporaryError("the broker opened no producer"), before=True)
     with pytest.raises(TemporaryError):
         rescheduling.reschedule()
     assert rescheduling.cluster.compacted() == {}
-    rescheduling.cluster.before = lambda call: None
     assert rescheduling.reschedule().message_id == "7:2:-1"
 
 
@@ -177,31 +171,18 @@ def test_all_chunks_are_one_copy(rescheduling: Rescheduling) -> None:
 
 # --- broken off anywhere -------------------------------------------------------------------------------------------
 
-Fault = Callable[[], BaseException]
-FAULTS: dict[str, Fault] = {
-    "crash": CrashError,
-    "temporary": lambda: TemporaryError("for this test"),
-    "unknown": lambda: OutcomeUnknownError("for this test"),
-}
 
+def _arm(cluster: FakeCluster, faults: dict[tuple[int, bool], str]) -> None:
+    """Break off the given calls, before or after their effect."""
 
-def _arm(cluster: FakeCluster, faults: dict[tuple[int, bool], str]) -> list[int]:
-    """Break off the given calls, before or after their effect; how many there were."""
-    numbers, calls = count(), [0]
-
-    def fail(number: int, call: str, *, before: bool) -> None:
-        kind = faults.get((number, before))
+    def fail(call: str, *, before: bool) -> None:
+        kind = faults.get((cluster.calls - 1, before))
         if kind is not None:
             # Once a copy has been sent, a broken response is never reported as one that changed nothing.
             raise FAULTS["unknown" if call == "republish" and kind == "temporary" and not before else kind]()
 
-    def begin(call: str) -> None:
-        calls[0] = next(numbers)
-        fail(calls[0], call, before=True)
-
-    cluster.before = begin
-    cluster.after = lambda call: fail(calls[0], call, before=False)
-    return calls
+    cluster.before = lambda call: fail(call, before=True)
+    cluster.after = lambda call: fail(call, before=False)
 
 
 def _survive(rescheduling: Rescheduling, ask: Ask) -> RescheduleResult | None:
@@ -216,12 +197,12 @@ def _survive(rescheduling: Rescheduling, ask: Ask) -> RescheduleResult | None:
 
 def _run(verb: str, faults: dict[tuple[int, bool], str], asked_again: int = 2, between_ms: int = 500) -> int:
     rescheduling = Rescheduling()
-    calls = _arm(rescheduling.cluster, faults)
+    _arm(rescheduling.cluster, faults)
     answers: list[RescheduleResult | None] = []
     for _ in range(asked_again + 1):
         answers.append(_survive(rescheduling, _VERBS[verb]))
         _survive(rescheduling, lambda rescheduling: rescheduling.live(between_ms, between_ms))  # type: ignore[func-returns-value,return-value]
-    made = calls[0] + 1
+    made = rescheduling.cluster.calls
     rescheduling.cluster.before = rescheduling.cluster.after = lambda call: None
     rescheduling.live(20_000)
     answers.append(_VERBS[verb](rescheduling))
@@ -265,10 +246,9 @@ def test_two_sidecars_that_are_asked_at_the_same_time_publish_once(verb: str) ->
 
 def _ask_both(verb: str, at_call: int) -> None:
     rescheduling = Rescheduling()
-    numbers = count()
 
     def ask_the_other(call: str) -> None:
-        if next(numbers) == at_call:
+        if rescheduling.cluster.calls - 1 == at_call:
             rescheduling.cluster.before = lambda call: None
             rescheduling.sidecar, rescheduling.other = rescheduling.other, rescheduling.sidecar
             _VERBS[verb](rescheduling)

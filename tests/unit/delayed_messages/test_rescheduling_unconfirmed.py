@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import structlog
-from pulsar_sidecar.backlog.ports import EntryFacts
+from pulsar_sidecar.backlog.ports import EntryAnswer
 from pulsar_sidecar.features.delayed_messages.results import CancellationStatus, Cause
 from pulsar_sidecar.features.delayed_messages.workflow import rescheduling as workflow
 from pulsar_sidecar.features.delayed_messages.workflow.rescheduling import INTENT_PROPERTY
@@ -27,18 +27,14 @@ def rescheduling() -> Rescheduling:
 def test_a_copy_that_is_stored_late_is_found_when_asked_again_or_by_the_leading_sidecar(
     rescheduling: Rescheduling,
 ) -> None:
-    late: list[EntryFacts] = []
+    late: list[EntryAnswer] = []
 
-    def hold_back(call: str) -> None:
-        if call == "republish":
-            held = rescheduling.cluster.entries.pop(at(2))
-            assert isinstance(held, EntryFacts)
-            late.append(held)
-            raise OutcomeUnknownError("no receipt")
+    def hold_back() -> None:
+        late.append(rescheduling.cluster.entries.pop(at(2)))
+        raise OutcomeUnknownError("no receipt")
 
-    rescheduling.cluster.after = hold_back
+    rescheduling.cluster.interrupt("republish", hold_back)
     assert only(rescheduling.reschedule()) == (CancellationStatus.UNKNOWN, Cause.UNCONFIRMED)
-    rescheduling.cluster.after = lambda call: None
     rescheduling.live(8_000)
     rescheduling.cluster.entries[at(2)] = late[0]
     rescheduling.live(8_000)
@@ -51,13 +47,12 @@ def test_a_copy_that_is_stored_late_is_found_when_asked_again_or_by_the_leading_
 def lose_receipt(rescheduling: Rescheduling, unreadable: Position | None = None, *, stored: bool = True) -> None:
     """The next copies get no receipt; one entry beside them cannot be read."""
 
-    def lose(call: str) -> None:
-        if call == "republish":
-            if unreadable is not None:
-                rescheduling.cluster.entries[unreadable] = Unreadable("no bookie")
-            raise OutcomeUnknownError("no receipt")
+    def lose() -> None:
+        if unreadable is not None:
+            rescheduling.cluster.entries[unreadable] = Unreadable("no bookie")
+        raise OutcomeUnknownError("no receipt")
 
-    setattr(rescheduling.cluster, "after" if stored else "before", lose)
+    rescheduling.cluster.interrupt("republish", lose, before=not stored, each=True)
 
 
 def test_unreadable_entry_does_not_prove_that_no_copy_exists(rescheduling: Rescheduling) -> None:
@@ -73,12 +68,8 @@ def test_unreadable_entry_does_not_prove_that_no_copy_exists(rescheduling: Resch
 
 def test_an_old_message_that_could_not_be_cancelled_is_cancelled_later(rescheduling: Rescheduling) -> None:
     facts = rescheduling.cluster.entries[at(0)]
-
-    def hide(call: str) -> None:
-        if call == "republish":
-            rescheduling.cluster.entries[at(0)] = Unreadable("no bookie")
-
-    rescheduling.cluster.after = hide
+    hidden = {at(0): Unreadable("no bookie")}
+    rescheduling.cluster.interrupt("republish", lambda: rescheduling.cluster.entries.update(hidden))
     done = rescheduling.reschedule()
     assert (done.message_id, only(done)) == ("7:2:-1", (CancellationStatus.REFUSED, Cause.UNREADABLE))
     rescheduling.cluster.entries[at(0)] = facts
@@ -152,14 +143,7 @@ def test_an_unconfirmed_copy_is_looked_for_less_and_less_often_and_logged_once(
 
 def test_message_dispatched_during_reschedule_keeps_its_copy(rescheduling: Rescheduling) -> None:
     rescheduling.cluster.subscribe("idle", consumers=0)
-
-    def dispatch(call: str) -> None:
-        if call == "republish":
-            rescheduling.cluster.after = lambda call: None
-            rescheduling.subscription.delivered[at(0)] += 1
-            rescheduling.subscription.acked.add(at(0))
-
-    rescheduling.cluster.after = dispatch
+    rescheduling.cluster.interrupt("republish", lambda: rescheduling.cluster._deliver(rescheduling.subscription, at(0)))
     done = rescheduling.reschedule(in_ms=DUE_MS + 60_000)
     assert {one.subscription: one.proof for one in done.outcome.verdicts} == {
         "s": CancellationStatus.TOO_LATE,
@@ -176,11 +160,7 @@ def test_message_dispatched_during_reschedule_keeps_its_copy(rescheduling: Resch
 
 
 def test_an_unknown_old_message_is_not_reported_as_cancelled(rescheduling: Rescheduling) -> None:
-    def dispatch(call: str) -> None:
-        if call == "republish":
-            rescheduling.subscription.acked.add(at(0))
-
-    rescheduling.cluster.after = dispatch
+    rescheduling.cluster.interrupt("republish", lambda: rescheduling.subscription.acked.add(at(0)))
     rescheduling.reschedule()
     again = rescheduling.reschedule()
     assert only(again) == (CancellationStatus.UNKNOWN, Cause.UNWATCHED)
@@ -189,12 +169,7 @@ def test_an_unknown_old_message_is_not_reported_as_cancelled(rescheduling: Resch
 
 
 def test_sidecar_resuming_after_a_takeover_loses_nothing(rescheduling: Rescheduling) -> None:
-    def hang(call: str) -> None:
-        if call == "republish":
-            rescheduling.cluster.after = lambda call: None
-            rescheduling.other.live(DUE_MS + 20_000, 1_000)
-
-    rescheduling.cluster.after = hang
+    rescheduling.cluster.interrupt("republish", lambda: rescheduling.other.live(DUE_MS + 20_000, 1_000))
     done = rescheduling.reschedule(in_ms=DUE_MS + 60_000)
     assert done.message_id == "7:2:-1"
     rescheduling.live()
@@ -202,12 +177,7 @@ def test_sidecar_resuming_after_a_takeover_loses_nothing(rescheduling: Reschedul
 
 
 def test_a_cancellation_that_came_before_the_intent_counts(rescheduling: Rescheduling) -> None:
-    def cancel_elsewhere(call: str) -> None:
-        if call == "append":
-            rescheduling.cluster.before = lambda call: None
-            rescheduling.other.cancel(0)
-
-    rescheduling.cluster.before = cancel_elsewhere
+    rescheduling.cluster.interrupt("append", lambda: rescheduling.other.cancel(0), before=True)
     assert only(rescheduling.reschedule()) == (CancellationStatus.REFUSED, Cause.CANCELLED)
     rescheduling.live()
     assert rescheduling.subscription.deliveries == {at(1): 1}
@@ -215,24 +185,14 @@ def test_a_cancellation_that_came_before_the_intent_counts(rescheduling: Resched
 
 
 def test_message_nearly_due_after_a_slow_append_stays(rescheduling: Rescheduling) -> None:
-    def be_slow(call: str) -> None:
-        if call == "append":
-            rescheduling.cluster.after = lambda call: None
-            rescheduling.cluster.pass_ms(DUE_MS - 3_500, 500)
-
-    rescheduling.cluster.after = be_slow
+    rescheduling.cluster.interrupt("append", lambda: rescheduling.cluster.pass_ms(DUE_MS - 3_500, 500))
     assert only(rescheduling.reschedule(in_ms=DUE_MS + 60_000)) == (CancellationStatus.TOO_LATE, Cause.DUE)
     assert rescheduling.copies == []
     assert rescheduling.cluster.compacted() == {}
 
 
 def test_an_intent_whose_receipt_is_lost_does_not_block_the_message(rescheduling: Rescheduling) -> None:
-    def lose(call: str) -> None:
-        if call == "append":
-            rescheduling.cluster.after = lambda call: None
-            raise TemporaryError("no receipt")
-
-    rescheduling.cluster.after = lose
+    rescheduling.cluster.interrupt("append", TemporaryError("no receipt"))
     with pytest.raises(TemporaryError, match="no receipt"):
         rescheduling.reschedule()
     assert rescheduling.cluster.compacted() == {}
@@ -240,12 +200,7 @@ def test_an_intent_whose_receipt_is_lost_does_not_block_the_message(rescheduling
 
 
 def test_sidecar_behind_the_log_publishes_nothing(rescheduling: Rescheduling) -> None:
-    def stop(call: str) -> None:
-        if call == "append":
-            rescheduling.cluster.after = lambda call: None
-            rescheduling.sidecar.feature._store.follows = False
-
-    rescheduling.cluster.after = stop
+    rescheduling.cluster.interrupt("append", rescheduling.sidecar.disconnect)
     with pytest.raises(TemporaryError, match="does not keep up"):
         rescheduling.reschedule()
     assert rescheduling.copies == []

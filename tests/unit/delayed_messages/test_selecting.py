@@ -94,12 +94,17 @@ def test_a_selection_of_everything_is_refused() -> None:
 
 
 class Counting(FakeCluster):
-    """Counts how often each entry is read."""
+    """Counts how often each entry is read; whatever is published is older than what is asked next."""
 
     def __init__(self) -> None:
         super().__init__()
         self.reads: Counter[Position] = Counter()
         self.subscribe()
+
+    def publish(self, count: int, due_in_ms: int | None = 60_000, **facts: object) -> list[Position]:
+        positions = super().publish(count, due_in_ms, **facts)
+        self.clock.advance_ms(1)
+        return positions
 
     def read(
         self,
@@ -135,7 +140,6 @@ def cancel_previewed(sidecar: FakeSidecar, shown: Preview) -> list[MessageOutcom
 def test_an_entry_is_read_once_from_preview_to_cancellation(cluster: Counting, sidecar: FakeSidecar) -> None:
     meant = [*cluster.publish(3, key="k"), *cluster.publish(2, key="k", due_in_ms=90_000)]
     cluster.publish(4, key="other")
-    cluster.clock.advance_ms(1)
     shown = sidecar.feature.preview(TOPIC, KEY)
     assert (shown.count, shown.sample[-1].key, shown.sample[-1].entry_id) == (5, "k", meant[-1].entry_id)
     assert (shown.first_due, shown.last_due) == tuple(shown.sample[n].deliver_at for n in (0, -1))
@@ -151,7 +155,6 @@ def test_selection_outside_the_cache_is_read_again(
 ) -> None:
     cluster.publish(2, key="k", properties={"a": "1"})
     cluster.publish(1, key="other", properties={"a": "1"})
-    cluster.clock.advance_ms(1)
     if change == "kept no more":
         monkeypatch.setattr(service, "_MOST_ROWS", 1)
         sidecar = FakeSidecar(cluster)
@@ -189,7 +192,6 @@ def happens(cluster: Counting, change: str, message: Position) -> None:
 @CHANGES
 def test_change_after_the_preview_prevents_cancelling(cluster: Counting, sidecar: FakeSidecar, change: str) -> None:
     one, _ = cluster.publish(2, key="k")
-    cluster.clock.advance_ms(1)
     shown = sidecar.feature.preview(TOPIC, KEY)
     happens(cluster, change, one)
     with pytest.raises(ConflictError):
@@ -202,7 +204,6 @@ def test_message_changed_after_confirmation_is_not_acknowledged(
     cluster: Counting, sidecar: FakeSidecar, change: str
 ) -> None:
     one, _ = cluster.publish(2, key="k")
-    cluster.clock.advance_ms(1)
     shown = sidecar.feature.preview(TOPIC, KEY)
     (batch,) = sidecar.feature.confirm_selected(TOPIC, meant_by(shown), shown.hash)
     happens(cluster, change, one)
@@ -218,7 +219,6 @@ def test_an_entry_that_is_more_than_its_times_is_read_again_and_refused(
     cluster: Counting, sidecar: FakeSidecar, facts: dict[str, object]
 ) -> None:
     (position,) = cluster.publish(1, key="k", **facts)
-    cluster.clock.advance_ms(1)
     (outcome,) = cancel_previewed(sidecar, sidecar.feature.preview(TOPIC, KEY))
     assert not outcome.cancelled
     assert cluster.reads[position] == 2
@@ -256,7 +256,6 @@ def test_a_selection_on_no_such_subscription_is_an_error_and_not_nothing(
     reason: str,
 ) -> None:
     cluster.publish(1, key="k")
-    cluster.clock.advance_ms(1)
     for name, kind in types.items():
         cluster.subscriptions_[name].type = kind
     with pytest.raises(error, match=reason):
@@ -269,7 +268,6 @@ def test_a_subscription_that_cannot_be_cancelled_on_does_not_stop_a_selection_of
     cluster: Counting, sidecar: FakeSidecar
 ) -> None:
     cluster.publish(1, key="k")
-    cluster.clock.advance_ms(1)
     cluster.subscribe("sticky", type=SubscriptionType.KEY_SHARED, sticky=True)
     assert sidecar.feature.preview(TOPIC, KEY).count == 1
 
@@ -277,7 +275,6 @@ def test_a_subscription_that_cannot_be_cancelled_on_does_not_stop_a_selection_of
 def test_entries_due_outside_the_range_are_not_read(cluster: Counting, sidecar: FakeSidecar) -> None:
     meant = cluster.publish(2, key="k")
     others = cluster.publish(3, key="k", due_in_ms=900_000)
-    cluster.clock.advance_ms(1)
     # The index has a bit of two of the others only: the third came late, and its entry shows when it is due.
     cluster.ruled_out = {LEDGER: BitMap(position.entry_id for position in others[:2])}
     shown = sidecar.feature.preview(TOPIC, Selection(due_to_ms=cluster.clock.now_ms() + 500_000))
