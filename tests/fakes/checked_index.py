@@ -16,8 +16,7 @@ from pulsar_sidecar.model.topic_stats import TopicStats
 from pulsar_sidecar.ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_id_of_path
 
 from tests.fakes.clock import FakeClock
-from tests.fakes.delayed_index import FakeBucketEntries, FakeCursorPositions, IndexedTopic, stored_indexes
-from tests.fakes.metadata import FakeMetadataStore
+from tests.fakes.delayed_index import IndexesInMemory
 
 HOUR_MS = 3_600_000
 SUBSCRIPTION = "s"
@@ -50,15 +49,12 @@ class FakeMessages:
         return EntryFacts(self.due_ms[position], 0) if position in self.due_ms else Absent()
 
 
-class CheckedIndex:
+class CheckedIndex(IndexesInMemory):
     """The topic ``orders`` with ledgers 7 to 10 and two buckets, over 7 to 8 and over 9, of two segments each."""
 
     def __init__(self) -> None:
-        self.store = FakeMetadataStore()
-        self.entries = FakeBucketEntries()
-        self.cursors = FakeCursorPositions()
+        super().__init__(7, 8, 9, 10)
         self.messages = FakeMessages()
-        self.topic = IndexedTopic(self.store, self.entries)
         self.brokers = {"broker-1:8080": tracker()}
         self.clients: TopicStats | Exception = TopicStats("broker-1:8080", {})
         self.clock = FakeClock()
@@ -67,7 +63,6 @@ class CheckedIndex:
             FIRST: ([(due, 7, 1), (due + 1, 8, 2)], [(due + 9, 7, 3), (due + 9, 7, 5)]),
             SECOND: ([(due + 2, 9, 0), (due + 2, 9, 4)], [(due + 7, 9, 1)]),
         }
-        self.topic.ledgers(7, 8, 9, 10)
         self.seal(FIRST, 7, 8)
         self.seal(SECOND, 9, 9)
         self.name()
@@ -96,7 +91,7 @@ class CheckedIndex:
         return CheckPorts(
             clock=self.clock,
             store=self.store,
-            stored=stored_indexes(self.store, self.entries, self.cursors),
+            stored=self.stored,
             buckets=self.entries,
             messages=self.messages,
             ledgers=self._every_ledger,

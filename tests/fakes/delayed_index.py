@@ -140,6 +140,21 @@ def stored_indexes(
     return StoredIndexes(store, entries, cursors or FakeCursorPositions(), "/ledgers")
 
 
+class IndexesInMemory:
+    """A topic of these ledgers, without subscriptions, and what its indexes are read from."""
+
+    def __init__(self, *ledgers: int) -> None:
+        self.store = FakeMetadataStore()
+        self.entries = FakeBucketEntries()
+        self.cursors = FakeCursorPositions()
+        self.topic = IndexedTopic(self.store, self.entries)
+        self.topic.ledgers(*ledgers)
+
+    @property
+    def stored(self) -> StoredIndexes:
+        return stored_indexes(self.store, self.entries, self.cursors)
+
+
 class FakeTrackers:
     """`RunningTrackers`, `LoadedTopics` and a topic's owner."""
 

@@ -229,9 +229,11 @@ class Auditor:
 
     def twice(self, cluster: AuditedCluster) -> "ClusterAudit":
         """Two looks at the same cluster, a day apart."""
-        first = self.audit(cluster)
+        return self.a_day_later(cluster, self.audit(cluster).directory)
+
+    def a_day_later(self, cluster: AuditedCluster, previous: Path) -> "ClusterAudit":
         cluster.as_of_ms += 24 * HOUR_MS
-        return self.audit(cluster, first.directory)
+        return self.audit(cluster, previous)
 
 
 @dataclass
@@ -239,3 +241,8 @@ class ClusterAudit(MadeAudit):
     """Cluster with the engine's results."""
 
     audited: AuditResult
+
+    @property
+    def failed(self) -> list[str]:
+        """Names of the guards that stopped the plan."""
+        return [guard.name for guard in self.summary.guards if not guard.passed]

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pulsar_sidecar.features.audit.requests import HOUR_MS
 from pulsar_sidecar.features.audit.results.tables import Table
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.ownership.migration import MIGRATION
@@ -33,7 +32,6 @@ from tests.unit.audit.audited_clusters import (
 )
 
 ORPHAN = 50
-DAY_MS = 24 * HOUR_MS
 
 
 def orphans_of_every_kind(cluster: AuditedCluster) -> dict[int, str]:
@@ -66,9 +64,8 @@ def test_nodes_of_other_programs_must_be_named(
 ) -> None:
     expected = orphans_of_every_kind(cluster)
     cluster.nodes |= {"/new-kind/x": b"data", "/new-kind/x/z": b"data"}
-    cluster.as_of_ms += DAY_MS
     auditor.policy = replace(auditor.policy, foreign_subtrees=foreign)
-    found = auditor.audit(cluster, first_look)
+    found = auditor.a_day_later(cluster, first_look)
     assert {found.standings[ledger_id] for ledger_id in expected} == {"condemned" if is_named else "unproven"}
     assert ("--foreign-subtree /new-kind" in found.rows(Table.ORPHAN_LEDGERS)[0]["reason"]) is not is_named
 
@@ -112,8 +109,7 @@ def test_unreadable_nodes_protect_ledgers_they_may_reference(
 ) -> None:
     expected = orphans_of_every_kind(cluster)
     cluster.nodes.update(damaged)
-    cluster.as_of_ms += DAY_MS
-    found = auditor.audit(cluster, first_look)
+    found = auditor.a_day_later(cluster, first_look)
     standings = {ledger_id: found.standings[ledger_id] for ledger_id in expected}
     assert standings == expected | dict.fromkeys(protected, "unproven")
     assert found.summary.unseen or not protected
@@ -161,8 +157,7 @@ def test_unproven_ledger_has_no_first_sighting(auditor: Auditor, cluster: Audite
     first = auditor.audit(cluster)
     assert first.orphans[ORPHAN]["first_seen_ms"] is None
     del cluster.nodes["/managed-ledgers/odd"]
-    cluster.as_of_ms += DAY_MS
-    assert auditor.audit(cluster, first.directory).standings == {ORPHAN: "first-look"}
+    assert auditor.a_day_later(cluster, first.directory).standings == {ORPHAN: "first-look"}
 
 
 def test_records_of_distributed_log_that_are_not_understood_are_named(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 from pulsar_sidecar.features.audit.applying import verified_plan
-from pulsar_sidecar.features.audit.requests import HOUR_MS, AuditPolicy
+from pulsar_sidecar.features.audit.requests import AuditPolicy
 from pulsar_sidecar.features.audit.results.tables import Table
 from pulsar_sidecar.features.audit.results.verdicts import AuditVerdict, conclude
 from pulsar_sidecar.model.errors import ConflictError
@@ -55,9 +55,8 @@ def test_with_the_defaults_nothing_is_deletable(auditor: Auditor, cluster: Audit
 def test_a_look_without_the_setting_counts_when_it_is_given(auditor: Auditor, cluster: AuditedCluster) -> None:
     auditor.policy = AuditPolicy()
     first = auditor.audit(cluster)
-    cluster.as_of_ms += 24 * HOUR_MS
     auditor.policy = AuditPolicy(bookkeeper_exclusive=True)
-    found = auditor.audit(cluster, first.directory)
+    found = auditor.a_day_later(cluster, first.directory)
     assert set(found.standings.values()) == {"condemned"}
     assert found.summary.plan is not None
     assert found.summary.policy["bookkeeperExclusiveToCluster"] is True

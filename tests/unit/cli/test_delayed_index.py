@@ -11,13 +11,7 @@ from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
 from pulsar_sidecar.ownership.paths import cursor_path
 
 from tests.fakes.clock import FakeClock
-from tests.fakes.delayed_index import (
-    FakeBucketEntries,
-    FakeTopicEntries,
-    IndexedTopic,
-    index_service,
-    stored_indexes,
-)
+from tests.fakes.delayed_index import FakeBucketEntries, FakeTopicEntries, IndexedTopic, index_service, stored_indexes
 from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.cli.running import Terminal
 from tests.unit.server.serving import Served, served

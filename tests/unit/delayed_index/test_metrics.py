@@ -9,19 +9,15 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.ownership.paths import ledger_path, managed_ledger_path
 
 from tests.fakes.clock import FakeClock
-from tests.fakes.delayed_index import TOPIC, FakeBucketEntries, IndexedTopic, index_service
-from tests.fakes.metadata import FakeMetadataStore
+from tests.fakes.delayed_index import TOPIC, IndexesInMemory, index_service
 
 PREFIX = "pulsar_sidecar_delayed_message_index"
 
 
-class Watched:
+class Watched(IndexesInMemory):
     def __init__(self) -> None:
-        self.store = FakeMetadataStore()
-        self.entries = FakeBucketEntries()
+        super().__init__(6, 7, 8, 9)
         self.clock = FakeClock(now_ms=2_500)
-        self.topic = IndexedTopic(self.store, self.entries)
-        self.topic.ledgers(6, 7, 8, 9)
         self.topic.seal("s", 100, 6, 6, [(1_000, 6, 0)], [(3_000, 6, 1), (4_000, 6, 2)], [(9_000, 6, 3)])
         self.topic.seal("s", 101, 7, 7, [(5_000, 7, 0)])
         self.topic.cursor("s")

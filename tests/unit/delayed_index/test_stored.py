@@ -15,23 +15,18 @@ from pulsar_sidecar.ownership.paths import ledger_path, partitioned_topic_path
 from pyroaring import BitMap
 
 from tests.fakes.bookkeeper import ledger_metadata_bytes
-from tests.fakes.delayed_index import TOPIC, FakeBucketEntries, IndexedTopic, stored_indexes
-from tests.fakes.metadata import FakeMetadataStore
+from tests.fakes.delayed_index import TOPIC, IndexesInMemory
 
 
-class Stored:
+class Stored(IndexesInMemory):
     def __init__(self) -> None:
-        self.store = FakeMetadataStore()
-        self.entries = FakeBucketEntries()
-        self.topic = IndexedTopic(self.store, self.entries)
-        self.topic.ledgers(7, 8, 9, 10)
+        super().__init__(7, 8, 9, 10)
         self.topic.seal("s", 101, 9, 9, [(3_000, 9, 4)])
         self.topic.seal("s", 100, 7, 8, [(1_000, 7, 1), (1_500, 8, 2)], [(2_000, 7, 0)])
         self.topic.cursor("s", (7, 0))
-        self.indexes = stored_indexes(self.store, self.entries)
 
     def read(self, subscription: str | None = None) -> StoredTopic:
-        ((place, found),) = self.indexes.read([TOPIC], subscription)
+        ((place, found),) = self.stored.read([TOPIC], subscription)
         assert place == TOPIC
         assert isinstance(found, StoredTopic)
         return found

@@ -5,12 +5,7 @@ from pulsar_sidecar.backlog.ports import Chunk, DelayPolicy
 from pulsar_sidecar.features.delayed_messages.cancel.requests import CancelOptions, Target
 from pulsar_sidecar.features.delayed_messages.ports import Configuration
 from pulsar_sidecar.features.delayed_messages.results import CancellationStatus as Status
-from pulsar_sidecar.features.delayed_messages.results import (
-    Cause,
-    DelayedMessage,
-    MessageOutcome,
-    Verdict,
-)
+from pulsar_sidecar.features.delayed_messages.results import Cause, DelayedMessage, MessageOutcome, Verdict
 from pulsar_sidecar.model.errors import (
     ConflictError,
     DisabledError,

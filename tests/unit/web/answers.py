@@ -14,11 +14,7 @@ from pulsar_sidecar.features.delayed_index.results.inspection import (
     TrackerState,
 )
 from pulsar_sidecar.features.delayed_index.results.maintenance import CheckReport, CheckScope, Finding, FindingKind
-from pulsar_sidecar.features.ledger_deletion.results import (
-    InflightEstimate,
-    ServiceStatus,
-    SidecarInstance,
-)
+from pulsar_sidecar.features.ledger_deletion.results import InflightEstimate, ServiceStatus, SidecarInstance
 from pulsar_sidecar.features.ledger_deletion.watch.results import (
     Leak,
     LeakCause,

@@ -26,16 +26,7 @@ from tests.cluster.patience import until
 from tests.fakes.clock import FakeClock
 from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.rest_api import FakeBrowser, FakeRestApi
-from tests.unit.audit.findings import (
-    AUDIT_ID,
-    DAY_MS,
-    STORE_TIME_MS,
-    missing,
-    offloaded,
-    orphan,
-    unattributed,
-    usage,
-)
+from tests.unit.audit.findings import AUDIT_ID, DAY_MS, STORE_TIME_MS, missing, offloaded, orphan, unattributed, usage
 from tests.unit.audit.sending import served_audits
 from tests.unit.audit.written import write_audit
 from tests.unit.web.answers import HOSTILE

@@ -19,30 +19,18 @@ from pulsar_sidecar.model.names import TopicName, encode_cursor, parse_topic_nam
 from pulsar_sidecar.ownership.paths import cursor_path, ledger_path
 
 from tests.fakes.clock import FakeClock
-from tests.fakes.delayed_index import (
-    TOPIC,
-    FakeBucketEntries,
-    FakeCursorPositions,
-    FakeTopicEntries,
-    IndexedTopic,
-    stored_indexes,
-)
-from tests.fakes.metadata import FakeMetadataStore
+from tests.fakes.delayed_index import TOPIC, FakeTopicEntries, IndexedTopic, IndexesInMemory
 
 NOW = 1_000_000
 
 
-class Waiting:
+class Waiting(IndexesInMemory):
     """Ledgers 7, 8 and 9 of ten entries; 7 and 8 have a bucket, but for a late message; 9 has none."""
 
     def __init__(self) -> None:
-        self.store = FakeMetadataStore()
-        self.buckets = FakeBucketEntries()
-        self.cursors = FakeCursorPositions()
+        super().__init__(7, 8, 9)
         self.messages = FakeTopicEntries()
         self.clock = FakeClock(now_ms=NOW)
-        self.topic = IndexedTopic(self.store, self.buckets)
-        self.topic.ledgers(7, 8, 9)
         indexed = [[(NOW + 1_000, 7, 1), (NOW + 4_000, 8, 2)], [(NOW + 9_000, 7, 0), (NOW + 9_000, 7, 2)]]
         self.topic.seal("s", 100, 7, 8, *indexed)
         self.topic.cursor("s", (7, 0))
@@ -51,8 +39,7 @@ class Waiting:
 
     @property
     def reader(self) -> CalendarReader:
-        stored = stored_indexes(self.store, self.buckets, self.cursors)
-        return CalendarReader(stored, self.buckets, self.messages, self.messages, self.clock)
+        return CalendarReader(self.stored, self.entries, self.messages, self.messages, self.clock)
 
     def calendar(self, **options: Any) -> Calendar:
         return self.reader.of_topic(TOPIC, CalendarOptions(**options))
@@ -127,9 +114,9 @@ def test_a_bucket_that_cannot_be_read_is_counted_by_its_entries(waiting: Waiting
 @pytest.mark.parametrize("damaged", [b"\xff", None, encode_segment(DelayedIndexes.of([(NOW + 1_000, 7, 1)]))])
 def test_damaged_segment_is_counted_by_its_entries(waiting: Waiting, damaged: bytes | None) -> None:
     if damaged is None:
-        del waiting.buckets.payloads[100, 1]
+        del waiting.entries.payloads[100, 1]
     else:
-        waiting.buckets.payloads[100, 1] = damaged
+        waiting.entries.payloads[100, 1] = damaged
     found = waiting.calendar(exact=True)
     assert counts(found) == counts(waiting.calendar()) == (5, 1, 23, 0, 0)
     assert (8, 2) in waiting.messages.asked
@@ -165,7 +152,7 @@ def test_the_limit_is_of_all_topics_though_one_cannot_be_read(
 ) -> None:
     monkeypatch.setattr(backlog, "_READ_AT_ONCE", 4)
     for name in ("a", "b", "c"):
-        other = IndexedTopic(waiting.store, waiting.buckets, parse_topic_name(f"persistent://public/default/{name}"))
+        other = IndexedTopic(waiting.store, waiting.entries, parse_topic_name(f"persistent://public/default/{name}"))
         other.ledgers(9)
         other.cursor("s")
     asked: list[int] = []
@@ -215,10 +202,10 @@ def test_unknown_counts_are_a_problem(waiting: Waiting) -> None:
 
 
 def test_a_namespace_and_a_tenant(waiting: Waiting) -> None:
-    other = IndexedTopic(waiting.store, waiting.buckets, parse_topic_name("persistent://public/default/__events"))
+    other = IndexedTopic(waiting.store, waiting.entries, parse_topic_name("persistent://public/default/__events"))
     other.ledgers(9)
     other.cursor("s")
-    another = IndexedTopic(waiting.store, waiting.buckets, parse_topic_name("persistent://public/quiet/other"))
+    another = IndexedTopic(waiting.store, waiting.entries, parse_topic_name("persistent://public/quiet/other"))
     another.ledgers(9)
     another.cursor("t")
     reader = waiting.reader
@@ -233,7 +220,7 @@ def test_a_namespace_and_a_tenant(waiting: Waiting) -> None:
 @settings(max_examples=60)
 def test_exact_is_the_truth_and_metadata_are_near_it(data: st.DataObject) -> None:
     waiting = Waiting()
-    waiting.topic = IndexedTopic(waiting.store, waiting.buckets)
+    waiting.topic = IndexedTopic(waiting.store, waiting.entries)
     entries = [(ledger, entry) for ledger in (7, 8, 9) for entry in range(10)]
     delayed = data.draw(st.lists(st.sampled_from(entries), unique=True))
     rows = [(NOW + data.draw(st.integers(-5_000, 20_000)), *position) for position in sorted(delayed)]

@@ -16,23 +16,13 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import encode_cursor
 from pulsar_sidecar.ownership.paths import cursor_path, ledger_path
 
-from tests.fakes.delayed_index import TOPIC, FakeBucketEntries, FakeCursorPositions, IndexedTopic, Rows, stored_indexes
+from tests.fakes.delayed_index import TOPIC, IndexesInMemory, Rows, stored_indexes
 from tests.fakes.metadata import FakeMetadataStore
 
 
-class Buckets:
-    """A topic with ledgers 5 to 7."""
-
-    def __init__(self) -> None:
-        self.store = FakeMetadataStore()
-        self.entries = FakeBucketEntries()
-        self.cursors = FakeCursorPositions()
-        self.topic = IndexedTopic(self.store, self.entries)
-        self.topic.ledgers(5, 6, 7)
-
+class Buckets(IndexesInMemory):
     def outside(self, from_ms: int | None, to_ms: int | None) -> dict[int, list[int]]:
-        stored = stored_indexes(self.store, self.entries, self.cursors)
-        found = BucketDueTimes(stored, self.entries).outside(TOPIC, from_ms, to_ms)
+        found = BucketDueTimes(self.stored, self.entries).outside(TOPIC, from_ms, to_ms)
         return {ledger_id: list(entries) for ledger_id, entries in found.items() if entries}
 
 
@@ -41,7 +31,7 @@ EARLY, MIDDLE, LATE = [(100, 5, 0), (200, 5, 1)], [(300, 5, 2), (400, 6, 0)], [(
 
 @pytest.fixture
 def buckets() -> Buckets:
-    found = Buckets()
+    found = Buckets(5, 6, 7)
     found.topic.seal("s", 90, 5, 6, EARLY, MIDDLE, LATE)
     found.topic.cursor("s")
     return found
@@ -68,7 +58,7 @@ def test_only_a_segment_on_the_border_is_read(
 def test_cursors_that_cannot_be_read_and_topics_that_do_not_exist_rule_nothing_out(buckets: Buckets) -> None:
     buckets.store.put(cursor_path(TOPIC.managed_ledger_name, encode_cursor("t")), b"\xff")
     assert buckets.outside(300, 500) == {5: [0, 1], 6: [1, 2]}
-    assert Buckets().outside(300, 500) == {}
+    assert Buckets(5, 6, 7).outside(300, 500) == {}
     stored = stored_indexes(FakeMetadataStore(), buckets.entries)
     assert not BucketDueTimes(stored, buckets.entries).outside(TOPIC, 300, 500)
 
@@ -115,7 +105,7 @@ def test_exactly_the_wrong_due_times_are_ruled_out(
     ordered = sorted((due, ledger, entry) for (ledger, entry), due in due_of.items())
     edges = [0, *sorted(cuts), len(ordered)]
     segments: list[Rows] = [part for a, b in itertools.pairwise(edges) if (part := ordered[a:b])]
-    found = Buckets()
+    found = Buckets(5, 6, 7)
     if segments:
         found.topic.seal("s", 90, 5, 7, *segments)
     found.topic.cursor("s")

@@ -22,26 +22,22 @@ from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.ownership.paths import ledger_path
 
 from tests.fakes.clock import FakeClock
-from tests.fakes.delayed_index import TOPIC, FakeBucketEntries, FakeLedgerLengths, IndexedTopic, stored_indexes
-from tests.fakes.metadata import FakeMetadataStore
+from tests.fakes.delayed_index import TOPIC, FakeLedgerLengths, IndexedTopic, IndexesInMemory
 
 NOW = FakeClock().now_ms()
 BUCKETS = BrokerTracker(BUCKET_TRACKER_FACTORY, TrackerSettings())
 IN_MEMORY = BrokerTracker(IN_MEMORY_TRACKER_FACTORY, TrackerSettings())
 
 
-class Stored:
+class Stored(IndexesInMemory):
     """A topic with ledgers 5, 6 and 7 of ten entries each, and its requests."""
 
     def __init__(self) -> None:
-        self.store = FakeMetadataStore()
-        self.entries = FakeBucketEntries()
+        super().__init__(5, 6, 7)
         self.lengths = FakeLedgerLengths()
-        self.topic = IndexedTopic(self.store, self.entries)
-        self.topic.ledgers(5, 6, 7)
 
     def forecaster(self, configuration: BrokerTracker = BUCKETS) -> Forecaster:
-        return Forecaster(stored_indexes(self.store, self.entries), self.lengths, lambda: configuration, FakeClock())
+        return Forecaster(self.stored, self.lengths, lambda: configuration, FakeClock())
 
     def of_topic(self, configuration: BrokerTracker = BUCKETS) -> Forecast:
         return self.forecaster(configuration).of_topic(TOPIC)

@@ -12,27 +12,15 @@ from pulsar_sidecar.model.names import encode_cursor
 from pulsar_sidecar.ownership.paths import cursor_path, ledger_path, managed_ledger_path
 
 from tests.fakes.bookkeeper import ledger_metadata_bytes
-from tests.fakes.delayed_index import (
-    TOPIC,
-    FakeBucketEntries,
-    FakeCursorPositions,
-    FakeTrackers,
-    IndexedTopic,
-    index_service,
-)
-from tests.fakes.metadata import FakeMetadataStore
+from tests.fakes.delayed_index import TOPIC, FakeTrackers, IndexesInMemory, index_service
 
 OWNER = "http://broker-1:8080"
 
 
-class StoredIndex:
+class StoredIndex(IndexesInMemory):
     def __init__(self) -> None:
-        self.store = FakeMetadataStore()
-        self.entries = FakeBucketEntries()
-        self.cursors = FakeCursorPositions()
+        super().__init__(7, 8, 9, 10)
         self.trackers = FakeTrackers()
-        self.topic = IndexedTopic(self.store, self.entries)
-        self.topic.ledgers(7, 8, 9, 10)
         self.topic.seal("s", 100, 7, 8, [(1_000, 7, 1), (1_500, 8, 2), (1_500, 8, 3)], [(2_000, 7, 0)])
         self.topic.seal("s", 101, 9, 9, [(3_000, 9, 4)])
         self.topic.cursor("s", (7, 0))

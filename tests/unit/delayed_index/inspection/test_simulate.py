@@ -28,8 +28,7 @@ from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.clock import FakeClock
-from tests.fakes.delayed_index import TOPIC, FakeBucketEntries, FakeLedgerLengths, IndexedTopic, stored_indexes
-from tests.fakes.metadata import FakeMetadataStore
+from tests.fakes.delayed_index import TOPIC, FakeLedgerLengths, IndexesInMemory
 
 NOW = FakeClock().now_ms()
 SMALL = TrackerSettings(min_index_count=10, max_indexes_per_segment=4)
@@ -70,17 +69,14 @@ def test_too_few_messages_are_in_no_bucket_as_with_the_in_memory_tracker() -> No
     assert (found.buckets, found.load, found.memory_bytes) == (0, in_memory.load, in_memory.memory_bytes)
 
 
-class Stored:
+class Stored(IndexesInMemory):
     """Ledgers 5 to 8 of ten entries each, `DelayedEntries` included."""
 
     def __init__(self) -> None:
-        store, payloads = FakeMetadataStore(), FakeBucketEntries()
-        topic = IndexedTopic(store, payloads)
-        topic.ledgers(5, 6, 7, 8)
-        topic.cursor("s", (5, 3))
-        topic.cursor("t", (7, 9))
+        super().__init__(5, 6, 7, 8)
+        self.topic.cursor("s", (5, 3))
+        self.topic.cursor("t", (7, 9))
         self.lengths = FakeLedgerLengths()
-        self.stored = stored_indexes(store, payloads)
         self.answers: dict[tuple[int, int], EntryAnswer] = {}
 
     def read(

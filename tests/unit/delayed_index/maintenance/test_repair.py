@@ -23,14 +23,14 @@ from pulsar_sidecar.model.ids import LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.metadata import Node
-from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
+from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.model.topic_stats import ConnectedConsumer, Subscription, SubscriptionType, TopicStats
-from pulsar_sidecar.ownership.paths import cursor_path, ledger_path
+from pulsar_sidecar.ownership.paths import ledger_path
 from pulsar_sidecar.ownership.references import cursor_references
 from pulsar_sidecar.protobuf import MLDataFormats_pb2 as ml
 
 from tests.fakes import index_damage as damage
-from tests.fakes.bookkeeper import bucket_custom_metadata, cursor_bytes, data_custom_metadata, ledger_metadata_bytes
+from tests.fakes.bookkeeper import bucket_custom_metadata, cursor_bytes, ledger_metadata_bytes
 from tests.fakes.checked_index import (
     FIRST,
     HOUR_MS,
@@ -44,7 +44,6 @@ from tests.fakes.checked_index import (
 )
 from tests.fakes.delayed_index import TOPIC, IndexedTopic
 
-CURSOR = cursor_path(TOPIC.managed_ledger_name, encode_cursor(SUBSCRIPTION))
 KEYS = {FIRST: "#pulsar.internal.delayed.bucket_7_8", SECOND: "#pulsar.internal.delayed.bucket_9_9"}
 OPTIONS = CheckOptions(sample=None, orphans=True)
 S = RepairStep
@@ -78,7 +77,7 @@ class Setup(CheckedIndex):
         kept = [each for each in info.cursorProperties if each.value != str(bucket_ledger)]
         del info.cursorProperties[:]
         info.cursorProperties.extend(kept)
-        self.store.put(CURSOR, info.SerializeToString())
+        self.store.put(damage.CURSOR, info.SerializeToString())
         self.store.advance_ms(HOUR_MS)
 
     def cut(self, bucket_ledger: int) -> None:
@@ -90,7 +89,7 @@ class Setup(CheckedIndex):
 
     @property
     def cursor_node(self) -> Node:
-        node = self.store.peek(CURSOR)
+        node = self.store.peek(damage.CURSOR)
         assert node is not None
         return node
 
@@ -108,7 +107,7 @@ def test_a_sound_index_has_nothing_to_repair(setup: Setup) -> None:
 
 
 def test_a_dangling_pointer_is_dropped(setup: Setup) -> None:
-    setup.store.remove(ledger_path(LedgerId(FIRST)))
+    damage.lose_a_ledger(setup)
     setup.deletions.ready = DisabledError("off; it is not needed for this")
     (repaired,) = setup.execute()
     assert (repaired.action.step, repaired.outcome, repaired.done) == (S.DROP_POINTER, PointerOutcome.DONE, True)
@@ -132,12 +131,6 @@ def test_an_unreadable_bucket_is_recorded_before_its_cursor_forgets_it(setup: Se
     assert [
         UnusableBucket(*(getattr(each, field.name) for field in fields(taken))) for each in setup.deletions.taken
     ] == [taken]
-
-
-def name_badly(setup: Setup) -> None:
-    """The cursor names the first bucket as no broker does, and no other one."""
-    data = cursor_bytes(mark_delete=(7, 0), buckets={"#pulsar.internal.delayed.bucket_7": FIRST})
-    setup.store.put(CURSOR, data)
 
 
 def test_each_cursor_is_changed_once_and_alone(setup: Setup) -> None:
@@ -199,9 +192,8 @@ def test_repairs_are_selected_by_kind(setup: Setup) -> None:
 
 
 def test_a_ledger_of_another_owner_is_never_handed_over_whatever_its_name(setup: Setup) -> None:
-    custom = data_custom_metadata(TOPIC.managed_ledger_name)
-    setup.store.put(ledger_path(LedgerId(FIRST)), ledger_metadata_bytes(custom_metadata=custom))
-    name_badly(setup)
+    damage.point_to_data(setup)
+    damage.misshape_the_key(setup)
     (action,) = setup.plan().actions
     assert (action.step, action.ledger_id) == (S.DROP_POINTER, FIRST)
     assert action.reason.startswith("bad-key: ")
@@ -219,7 +211,7 @@ def test_unreadable_buckets_are_left_unchanged(setup: Setup, harm: Callable[[Set
 
 def test_a_bucket_with_a_bad_name_is_retired_though_its_bookies_are_away(setup: Setup) -> None:
     damage.lose_bookies(setup)
-    name_badly(setup)
+    damage.misshape_the_key(setup)
     assert setup.steps(FindingKind.BAD_KEY) == [(S.RETIRE, FIRST)]
     plan = setup.plan(FindingKind.BAD_KEY)
     assert [each.kind for each in plan.left] == [FindingKind.UNREAD_SNAPSHOT]
@@ -275,7 +267,7 @@ def leave_no_room(setup: Setup, *others: tuple[int, int]) -> None:
 
 def name_another_badly(setup: Setup) -> None:
     data = cursor_bytes(mark_delete=(7, 0), buckets={"#pulsar.internal.delayed.bucket_7": SECOND})
-    setup.store.put(CURSOR, data)
+    setup.store.put(damage.CURSOR, data)
 
 
 def name_another_over_it(setup: Setup) -> None:
@@ -416,8 +408,7 @@ def test_of_two_orphans_over_the_same_ledgers_one_is_attached(setup: Setup) -> N
 
 
 def test_orphans_of_a_deleted_subscription_are_handed_over_while_the_topic_is_loaded(setup: Setup) -> None:
-    setup.store.remove(CURSOR)
-    setup.store.advance_ms(HOUR_MS)
+    damage.lose_the_subscription(setup)
     setup.loaded.from_question = 1
     assert [each.action.step for each in setup.execute()] == [S.HAND_OVER, S.HAND_OVER]
 
@@ -444,7 +435,7 @@ def refused(setup: Setup, error: type[Exception], match: str, approved: str | No
 def test_another_plan_is_refused(setup: Setup) -> None:
     setup.cut(FIRST)
     approved = setup.plan().hash
-    setup.store.put(CURSOR, setup.cursor_node.data)
+    setup.store.put(damage.CURSOR, setup.cursor_node.data)
     assert setup.plan().hash == approved, "unloading the topic does not change the plan"
     setup.cut(SECOND)
     refused(setup, ConflictError, "not the approved one", approved)
@@ -485,7 +476,7 @@ def test_a_ledger_that_is_not_recorded_stays_named(setup: Setup, refusal: str | 
 
 
 def test_a_broker_that_loads_the_topic_before_the_change_is_reported_and_nothing_is_changed(setup: Setup) -> None:
-    setup.store.remove(ledger_path(LedgerId(FIRST)))
+    damage.lose_a_ledger(setup)
     approved, named = setup.plan().hash, setup.named()
     setup.loaded.from_question = setup.loaded.asked + 3
     (repaired,) = setup.repair.execute(TOPIC, OPTIONS, (), approved)
@@ -495,7 +486,7 @@ def test_a_broker_that_loads_the_topic_before_the_change_is_reported_and_nothing
 
 
 def test_a_change_whose_answer_is_lost_is_reported_as_unknown(setup: Setup) -> None:
-    setup.store.remove(ledger_path(LedgerId(FIRST)))
+    damage.lose_a_ledger(setup)
     approved = setup.plan().hash
     setup.store.lose_answer_next("write", applied=False)
     (repaired,) = setup.repair.execute(TOPIC, OPTIONS, (), approved)
@@ -506,7 +497,7 @@ def test_a_change_whose_answer_is_lost_is_reported_as_unknown(setup: Setup) -> N
 def test_cursor_changed_during_repair_is_left_unchanged(setup: Setup) -> None:
     setup.cut(FIRST)
     data = setup.cursor_node.data
-    setup.deletions.before = lambda: setup.store.put(CURSOR, data)
+    setup.deletions.before = lambda: setup.store.put(damage.CURSOR, data)
     (repaired,) = setup.execute()
     assert (repaired.done, repaired.outcome, repaired.handed_over) == (False, None, True)
     assert "plan again" in str(repaired.problem)
