@@ -2,7 +2,7 @@
 
 import socket
 import struct
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import LAST_STORED, BookieConnections
@@ -76,18 +76,9 @@ def test_a_silent_bookie_is_asked_again_after_seconds(
 def test_many_threads_share_the_pool(bookie: FakeBookie, connections: BookieConnections) -> None:
     for entry_id in range(40):
         bookie.store(LEDGER, entry_id, str(entry_id).encode())
-    found: dict[int, bytes | None] = {}
-
-    def read_some(start: int) -> None:
-        for entry_id in range(start, 40, 4):
-            found[entry_id] = read(connections, bookie.bookie_id, LEDGER, EntryId(entry_id))
-
-    threads = [threading.Thread(target=read_some, args=(start,)) for start in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == {entry_id: bookie.entries[LEDGER, entry_id] for entry_id in range(40)}
+    with ThreadPoolExecutor(4) as threads:
+        found = threads.map(lambda number: read(connections, bookie.bookie_id, LEDGER, EntryId(number)), range(40))
+    assert list(found) == [bookie.entries[LEDGER, entry_id] for entry_id in range(40)]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pulsar_sidecar.features.audit.requests import (
     RowsRequest,
 )
 from pulsar_sidecar.model.client_conf import ClientConf
-from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
+from pulsar_sidecar.model.errors import TemporaryError
 
 from tests.unit.cli.running import Terminal
 
@@ -54,12 +54,6 @@ def test_show_chooses_tables_and_rows(terminal: Terminal) -> None:
         (Path("a"), ("orphans",), RowsRequest({"namespace": "t/n"}, offset=40, largest_first=True)),
         (Path("a"), ("usage",), RowsRequest(group_by=GroupColumn.TENANT)),
     ]
-
-
-def test_errors_end_with_1_because_2_means_that_something_was_found(terminal: Terminal) -> None:
-    terminal.show = InvalidInputError("this is no audit")
-    ran = terminal.run("audit", "show", "a")
-    assert (ran.code, ran.out, ran.err) == (1, "", "this is no audit\n")
 
 
 def test_explain(terminal: Terminal) -> None:
