@@ -114,7 +114,7 @@ def test_only_subscriptions_are_reported(stored: Stored) -> None:
 
 
 def test_places_are_read_from_metadata(stored: Stored) -> None:
-    indexes = stored.indexes
+    indexes = stored.stored
     assert indexes.topics.places_of(TOPIC) == [TOPIC]
     parted = parse_topic_name("persistent://public/default/parted")
     with pytest.raises(NotFoundError):

@@ -15,6 +15,7 @@ PATHS = [
     ("/admin/v2/namespaces/public/old", "public/old"),
     ("/admin/namespaces/p/c/n", "p/c/n"),
 ]
+RUNNING = (OperationState.RUNNING, 4, None)
 
 
 @pytest.mark.parametrize(("path", "namespace"), PATHS)
@@ -60,7 +61,7 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_command_follows_the_deletion_and_shows_progress(shell: Terminal, service: FakeDeletionService) -> None:
     service.namespace_statuses = [
         (OperationState.RUNNING, 0, None),
-        (OperationState.RUNNING, 4, None),
+        RUNNING,
         TemporaryError("the metadata store does not respond"),
         (OperationState.RUNNING, 8, "no broker answers"),
         (OperationState.DONE, 10, None),
@@ -93,22 +94,20 @@ def test_when_the_time_is_over_the_sidecars_continue(shell: Terminal, service: F
     )
 
 
-def test_a_refusal_is_a_failure(shell: Terminal, service: FakeDeletionService) -> None:
-    service.namespace_statuses = [ConflictError("Cannot delete non empty namespace")]
-    ran = shell.run("namespaces", "delete", "public/old")
-    assert (ran.code, "Cannot delete non empty namespace (HTTP 409)" in ran.err) == (1, True)
-
-
-def test_a_refusal_on_the_way_is_a_failure_with_its_reason(shell: Terminal, service: FakeDeletionService) -> None:
-    service.namespace_statuses = [(OperationState.RUNNING, 4, None), (OperationState.REFUSED, 4, "DELETE: 403")]
+@pytest.mark.parametrize(
+    ("statuses", "reason"),
+    [
+        ([ConflictError("Cannot delete non empty namespace")], "Cannot delete non empty namespace (HTTP 409)"),
+        ([RUNNING, (OperationState.REFUSED, 4, "DELETE: 403")], "public/old is not deleted: DELETE: 403"),
+        ([RUNNING, NotFoundError("there is no such deletion")], "there is no such deletion"),
+    ],
+)
+def test_another_end_is_a_failure_with_its_reason(
+    statuses: list[object], reason: str, shell: Terminal, service: FakeDeletionService
+) -> None:
+    service.namespace_statuses = statuses.copy()
     ran = shell.run("namespaces", "delete", "public/old", "--force")
-    assert (ran.code, ran.err.splitlines()[-1]) == (1, "public/old is not deleted: DELETE: 403")
-
-
-def test_a_sidecar_that_knows_no_such_deletion_ends_it(shell: Terminal, service: FakeDeletionService) -> None:
-    service.namespace_statuses = [(OperationState.RUNNING, 4, None), NotFoundError("there is no such deletion")]
-    ran = shell.run("namespaces", "delete", "public/old", "--force")
-    assert (ran.code, "there is no such deletion" in ran.err) == (1, True)
+    assert (ran.code, reason in ran.err.splitlines()[-1]) == (1, True)
 
 
 @pytest.mark.parametrize("name", ["public", "a/b/c/d", "public/", ""])
