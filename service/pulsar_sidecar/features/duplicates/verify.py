@@ -114,8 +114,6 @@ class Progress:
 
 @dataclass(slots=True)
 class _FirstPass:
-    """State of the first reading."""
-
     watch: SequenceComparison = field(default_factory=SequenceComparison)
     unseen: list[UnseenEntries] = field(default_factory=list)
     entries: int = 0

@@ -85,7 +85,6 @@ def open_feature(cluster: ClusterAccess) -> Feature:
 
 
 def _watch_changes(cluster: ClusterAccess) -> StoreChanges | None:
-    """Return the watch's change feed; None where the watch is off."""
     settings, clock = cluster.settings, cluster.clock
     if not settings.topic_two_phase_deletion_enabled or settings.ledger_deletion_watch == WatchMode.OFF.value:
         return None
@@ -94,7 +93,6 @@ def _watch_changes(cluster: ClusterAccess) -> StoreChanges | None:
 
 
 def _topic_changes(cluster: ClusterAccess) -> TopicChanges | None:
-    """Return the feed of topics that became shadows; None where two-phase deletion is disabled."""
     settings = cluster.settings
     if not settings.topic_two_phase_deletion_enabled:
         return None

@@ -111,7 +111,7 @@ def _add_pip_423(routes: APIRouter, service: DelayedDelivery) -> None:
 
             ``/admin/v1/persistent``, the PIP's path of V1 topics, works as well.
             """
-            wait, defer = _waits(parameters.wait), _flag("defer", parameters.defer)
+            wait, defer = _waits(parameters.wait), _defers(parameters.defer)
             return _answer(
                 service.cancel(topic, [parameters.target()], CancelOptions(wait, defer, request.state.caller.role))
             )
@@ -305,7 +305,7 @@ def _waits(text: str | None) -> bool:
     return text.lower() == "persisted"
 
 
-def _flag(name: str, text: str | None) -> bool:
+def _defers(text: str | None) -> bool:
     if text is not None and text.lower() not in ("", "true", "false"):
-        raise MismatchError(f"{name} must be true or false")
+        raise MismatchError("defer must be true or false")
     return text is not None and text.lower() == "true"

@@ -28,7 +28,7 @@ from pulsar_sidecar.features.delayed_messages.cancel.plan import (
 )
 from pulsar_sidecar.features.delayed_messages.cancel.requests import Cancellation, CancelOptions, Target
 from pulsar_sidecar.features.delayed_messages.metrics import CancellationMetrics
-from pulsar_sidecar.features.delayed_messages.ports import TYPES_SECONDS, Configuration, Ports
+from pulsar_sidecar.features.delayed_messages.ports import TYPES_SECONDS, Ports
 from pulsar_sidecar.features.delayed_messages.results import (
     CancellationStatus,
     Cause,
@@ -79,7 +79,6 @@ class Canceller:
 
     ports: Ports
     store: CancellationStore
-    configuration: Configuration
     metrics: CancellationMetrics
     stop: threading.Event
     _readers: ThreadPoolExecutor = field(

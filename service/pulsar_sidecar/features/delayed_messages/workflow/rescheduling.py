@@ -28,7 +28,7 @@ from pulsar_sidecar.features.delayed_messages.cancel.plan import (
     refused,
 )
 from pulsar_sidecar.features.delayed_messages.cancel.requests import CancelOptions, Target
-from pulsar_sidecar.features.delayed_messages.ports import Configuration, Ports
+from pulsar_sidecar.features.delayed_messages.ports import Ports
 from pulsar_sidecar.features.delayed_messages.results import (
     CancellationStatus,
     Cause,
@@ -122,7 +122,6 @@ class Rescheduler:
     ports: Ports
     store: CancellationStore
     canceller: Canceller
-    configuration: Configuration
     stop: threading.Event
     _progress: dict[str, _Progress] = field(init=False, default_factory=dict)
 
@@ -192,9 +191,8 @@ class Rescheduler:
         try:
             self.store.intents.write(intent)
         except SidecarError:
-            self.store.intents.drop(
-                intent
-            )  # it may be stored all the same, and would block later requests for the message
+            # It may be stored all the same, and would block later requests for the message.
+            self.store.intents.drop(intent)
             raise
         for _ in attempts(self.ports.clock, _READ_BACK_SECONDS, _READ_BACK_EVERY_SECONDS, self.stop):
             if self.store.follows and self.store.intents.holds(intent):

@@ -87,9 +87,9 @@ class DelayedDelivery:
         self._ports = ports
         self._stop = threading.Event()
         self._store = CancellationStore(ports.log)
-        self._canceller = Canceller(ports, self._store, configuration, metrics, self._stop)
+        self._canceller = Canceller(ports, self._store, metrics, self._stop)
         self._reconciler = Reconciler(ports, self._store, configuration, metrics, self._stop)
-        self._rescheduler = Rescheduler(ports, self._store, self._canceller, configuration, self._stop)
+        self._rescheduler = Rescheduler(ports, self._store, self._canceller, self._stop)
         self._previews = PreviewCache()
         self._leadership = Leadership(ports.metadata, LEADER_NODE, name.encode())
         self._leading = False

@@ -337,7 +337,7 @@ def number_of(text: str, name: str) -> float | None:
 
 def ledger_id_of(text: str) -> int:
     """Parse a form's ledger id."""
-    ledger_id = parse_ledger_id(text)
+    ledger_id = parse_ledger_id(text.strip())
     if ledger_id is None:
         raise InvalidInputError("the ledger's id must be a whole number, such as 4711")
     return ledger_id

@@ -7,7 +7,7 @@ from uuid import UUID
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from pulsar_sidecar.features.ledger_deletion.pages.deletions import line_of
+from pulsar_sidecar.features.ledger_deletion.pages.deletions import ledger_id_of, line_of
 from pulsar_sidecar.features.ledger_deletion.results import DeletionTrend
 from pulsar_sidecar.features.ledger_deletion.watch.results import (
     Leak,
@@ -19,8 +19,6 @@ from pulsar_sidecar.features.ledger_deletion.watch.results import (
     WatchState,
     WatchStatus,
 )
-from pulsar_sidecar.model.errors import InvalidInputError
-from pulsar_sidecar.model.ids import parse_ledger_id
 from pulsar_sidecar.reports.formatting import format_minute
 from pulsar_sidecar.reports.pages import PlotItem
 from pulsar_sidecar.web import ask
@@ -145,7 +143,7 @@ def _release_hold(hold: str) -> Action:
 
 @router.get(f"{PATH}/ledger")
 async def leaked_ledger(request: Request) -> Response:
-    ledger_id = _ledger_id(request.query_params.get("id", ""))
+    ledger_id = ledger_id_of(request.query_params.get("id", ""))
     reading = await ask.read(request, f"{_WATCH}/leaks/{ledger_id}")
     found = reading.answer(LedgerExplanation)
     view = {
@@ -185,16 +183,9 @@ def _hand_over(ledger_id: int, attempt: UUID | None) -> Action:
     )
 
 
-def _ledger_id(text: str) -> int:
-    ledger_id = parse_ledger_id(text.strip())
-    if ledger_id is None:
-        raise InvalidInputError(f"{text[:100]!r} is not a ledger's id: give a number")
-    return ledger_id
-
-
 def _back(form: dict[str, str]) -> str:
     ledger = form.get("ledger")
-    return PATH if ledger is None else f"{PATH}/ledger?id={_ledger_id(ledger)}"
+    return PATH if ledger is None else f"{PATH}/ledger?id={ledger_id_of(ledger)}"
 
 
 # --- actions -------------------------------------------------------------------------------------------------------
@@ -241,7 +232,7 @@ async def release_hold(request: Request) -> Response:
 @router.post(f"{PATH}/append")
 async def append(request: Request) -> Response:
     form = await form_of(request)
-    ledger_id = _ledger_id(form.get("ledger", ""))
+    ledger_id = ledger_id_of(form.get("ledger", ""))
     return await act(
         request,
         "POST",

@@ -366,7 +366,6 @@ class PendingDeletionProcessor:
             return self._store(payloads)
 
     def _log_outcomes(self, outcomes: Sequence[RecordOutcome]) -> bool:
-        """Log the ends of records; return True if all are stored."""
         payloads = settled_messages(self.sidecar, self.clock.now_ms(), outcomes)
         with self.steps.taking(Step.OUTCOMES_KEPT):
             return self._store(payloads) if payloads else True

@@ -10,6 +10,8 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import OffloadContext
 
 FIRST_PAUSE_MS = 10_000
+_GRACE_MS = 5_000
+"""Time after which a leak is stored; a broker deletes a ledger within 50 ms of its last reference."""
 
 
 @dataclass(slots=True)
@@ -68,12 +70,12 @@ class TrackedLedger:
         return f"the copy of ledger {self.ledger_id} that offload attempt {self.context.attempt} made"
 
 
-def tracked_since(vanished: Vanished, now_ms: int, grace_ms: int, evidence: Evidence | None) -> TrackedLedger:
+def tracked_since(vanished: Vanished, now_ms: int, evidence: Evidence | None) -> TrackedLedger:
     """Return a copy that has just lost its last reference, with any earlier evidence."""
     context = context_of(vanished)
     detail, attempt = "a broker may still delete it", None if context is None else context.attempt
     leak = Leak(vanished.ledger_id, attempt, LeakState.SETTLING, None, now_ms, detail, path=vanished.path)
-    return TrackedLedger(leak, now_ms + grace_ms, vanished, evidence, context=context)
+    return TrackedLedger(leak, now_ms + _GRACE_MS, vanished, evidence, context=context)
 
 
 def context_of(vanished: Vanished) -> OffloadContext | None:

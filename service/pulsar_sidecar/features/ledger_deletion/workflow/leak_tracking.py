@@ -27,8 +27,6 @@ from pulsar_sidecar.model.ids import LedgerId
 
 log = structlog.get_logger("ledger-deletion")
 
-GRACE_MS = 5_000
-"""Time after which a leak is stored; a broker deletes a ledger within 50 ms of its last reference."""
 LONGEST_LOOK_MS = 3_600_000
 _MOST_TRACKED = 100_000
 """Limit for memory, at a kilobyte each; see `LeakTracker`."""
@@ -146,7 +144,7 @@ class LeakTracker:
                 else:
                     self.unsought["more vanished than the watch follows at a time"] += 1
                 continue
-            tracked = tracked_since(vanished, now_ms, GRACE_MS, None if before is None else before.evidence)
+            tracked = tracked_since(vanished, now_ms, None if before is None else before.evidence)
             self.tracked[tracked.key] = tracked
 
     def restore(self) -> None:

@@ -6,6 +6,7 @@ be read is None in its point.
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from pulsar_sidecar.features.ledger_deletion.results import DeletionTrend, TrendPoint
 from pulsar_sidecar.model.clocks import Clock, StopSignal
@@ -18,17 +19,17 @@ _POINTS = 61
 _RECENT_POINTS = 11
 
 
+@dataclass(slots=True)
 class Throughput:
-    """Samples of one counter; thread-safe."""
+    """Samples of ``total``, the number of ledgers deleted since the sidecar started; thread-safe."""
 
-    def __init__(self, clock: Clock, total: Callable[[], float]) -> None:
-        """Sample ``total``, the number of ledgers deleted since the sidecar started."""
-        self._clock, self._total = clock, total
-        self._samples: deque[tuple[float, float]] = deque()
+    clock: Clock
+    total: Callable[[], float]
+    _samples: deque[tuple[float, float]] = field(default_factory=deque)
 
     def per_second(self) -> float | None:
         """Take a sample; return the average rate over a minute, three at most; None until there are two samples."""
-        now, total = self._clock.monotonic_seconds(), self._total()
+        now, total = self.clock.monotonic_seconds(), self.total()
         samples = self._samples
         samples.append((now, total))
         while len(samples) > 2 and samples[1][0] <= now - _WINDOW_SECONDS:
@@ -39,34 +40,33 @@ class Throughput:
         return (total - before) / (now - since) if now > since else None
 
 
+@dataclass(slots=True)
 class Trend:
-    """Ring buffer of points; one thread runs it, any thread may read."""
+    """Ring buffer of points; one thread runs it, any thread may read.
 
-    def __init__(
-        self,
-        clock: Clock,
-        pending: Callable[[], int],
-        deleted: Callable[[], float],
-        leaked: Callable[[], int | None],
-    ) -> None:
-        """Sample ``deleted``, a count since the sidecar started, and ``pending``, which may raise `SidecarError`."""
-        self._clock, self._pending, self._deleted, self._leaked = clock, pending, deleted, leaked
-        self._points: deque[TrendPoint] = deque(maxlen=_POINTS)
-        self._before: tuple[float, float] | None = None
+    ``deleted`` counts since the sidecar started; ``pending`` may raise `SidecarError`.
+    """
+
+    clock: Clock
+    pending: Callable[[], int]
+    deleted: Callable[[], float]
+    leaked: Callable[[], int | None]
+    _points: deque[TrendPoint] = field(default_factory=lambda: deque(maxlen=_POINTS))
+    _before: tuple[float, float] | None = None
 
     def run(self, stop: StopSignal) -> None:
         """Take a point each minute until stopped."""
         while not stop.is_set():
             self.take()
-            self._clock.wait_seconds(_PERIOD_SECONDS, stop)
+            self.clock.wait_seconds(_PERIOD_SECONDS, stop)
 
     def take(self) -> None:
         """Take a point now."""
-        now, deleted, speed = self._clock.monotonic_seconds(), self._deleted(), None
+        now, deleted, speed = self.clock.monotonic_seconds(), self.deleted(), None
         if self._before is not None and now > self._before[0]:
             speed = (deleted - self._before[1]) / (now - self._before[0])
         self._before = now, deleted
-        self._points.append(TrendPoint(self._clock.now_ms(), self._pending_or_none(), speed, self._leaked()))
+        self._points.append(TrendPoint(self.clock.now_ms(), self._pending_or_none(), speed, self.leaked()))
 
     def read(self) -> DeletionTrend:
         """Return the last hour, and the time left for pending ledgers at the rate of its last ten minutes."""
@@ -75,7 +75,7 @@ class Trend:
 
     def _pending_or_none(self) -> int | None:
         try:
-            return self._pending()
+            return self.pending()
         except SidecarError:
             return None
 
