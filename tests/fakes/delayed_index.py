@@ -22,6 +22,7 @@ from pulsar_sidecar.model.names import TopicName, encode_cursor, parse_topic_nam
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
 from pulsar_sidecar.model.topic_stats import Subscription, SubscriptionType
 from pulsar_sidecar.ownership.paths import cursor_path, ledger_path, managed_ledger_path
+from pulsar_sidecar.ownership.ports import LedgerLengths
 from pulsar_sidecar.ownership.references import LedgerReference, cursor_references
 
 from tests.fakes.bookkeeper import bucket_custom_metadata, cursor_bytes, ledger_metadata_bytes, managed_ledger_bytes
@@ -83,8 +84,8 @@ class FakeCursorPositions:
         return PositionRanges(mark_delete, (EntryRange(LedgerId(a), EntryId(b), EntryId(c)) for a, b, c in ranges))
 
 
-class FakeLedgerLengths:
-    """`LedgerLengths` with ten entries in the open ledger too."""
+class FakeLedgerLengths(LedgerLengths):
+    """Lengths with ten entries in the open ledger too."""
 
     def __init__(self) -> None:
         self.unreadable: str | None = None
@@ -94,12 +95,6 @@ class FakeLedgerLengths:
             return Unreadable(self.unreadable)
         last = LedgerReference(10, 1000)
         return {ledger_id: reference if reference.closed_ms else last for ledger_id, reference in ledgers.items()}
-
-    def lengths(self, ledgers: Mapping[LedgerId, LedgerReference]) -> Mapping[LedgerId, int] | Unreadable:
-        measured = self.measured(ledgers)
-        if isinstance(measured, Unreadable):
-            return measured
-        return {ledger_id: reference.entries for ledger_id, reference in measured.items()}
 
 
 class IndexedTopic:

@@ -42,6 +42,10 @@ class LedgerLengths(Protocol):
         Args:
             ledgers: a managed ledger's list.
         """
+        measured = self.measured(ledgers)
+        if isinstance(measured, Unreadable):
+            return measured
+        return {ledger_id: reference.entries for ledger_id, reference in measured.items()}
 
 
 class LoadedTopics(Protocol):

@@ -24,6 +24,7 @@ from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.topic_stats import Cursor
 from pulsar_sidecar.ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ownership.paths import cursor_path, ledger_path, managed_ledger_path
+from pulsar_sidecar.ownership.ports import LedgerLengths
 from pulsar_sidecar.ownership.references import LedgerReference, cursor_references, managed_ledger_references
 
 
@@ -125,8 +126,8 @@ class BookieStoredCursors:
         return replace(stored, subscription_properties_bytes=subscription_properties_bytes(node.data))
 
 
-class BookieLedgerLengths:
-    """`ownership.ports.LedgerLengths`: a managed ledger's list lacks the length of the ledger that is written to."""
+class BookieLedgerLengths(LedgerLengths):
+    """A managed ledger's list lacks the length of the ledger that is written to."""
 
     def __init__(self, store: MetadataStore, entries: BookieEntries, ledgers_root: str) -> None:
         self._store = store
@@ -141,12 +142,6 @@ class BookieLedgerLengths:
             return {**ledgers, last: self._measured(last, ledgers[last])}
         except SidecarError as error:
             return Unreadable(f"ledger {last} cannot be measured: {error}")
-
-    def lengths(self, ledgers: Mapping[LedgerId, LedgerReference]) -> Mapping[LedgerId, int] | Unreadable:
-        measured = self.measured(ledgers)
-        if isinstance(measured, Unreadable):
-            return measured
-        return {ledger_id: reference.entries for ledger_id, reference in measured.items()}
 
     def _measured(self, ledger_id: LedgerId, listed: LedgerReference) -> LedgerReference:
         node = self._store.read(ledger_path(ledger_id, self._root))

@@ -29,6 +29,7 @@ from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.topic_stats import DEDUPLICATION_CURSOR
 from pulsar_sidecar.ownership.paths import POLICIES
+from pulsar_sidecar.ownership.ports import LedgerLengths
 from pulsar_sidecar.ownership.references import LedgerReference, cursor_references
 
 _CURSOR = f"/{DEDUPLICATION_CURSOR}"
@@ -103,7 +104,7 @@ class DumpedDeduplication:
         self._children[parent].discard(name)
 
 
-class DumpedSnapshots:
+class DumpedSnapshots(LedgerLengths):
     """`StoredSnapshots`, `LedgerLengths` and `CursorPositions`, from the nodes of the metadata store alone.
 
     A topic that was loaded has older positions there, and the ledger that was written to has no entries.
@@ -114,9 +115,6 @@ class DumpedSnapshots:
 
     def measured(self, ledgers: Mapping[LedgerId, LedgerReference]) -> Mapping[LedgerId, LedgerReference]:
         return ledgers
-
-    def lengths(self, ledgers: Mapping[LedgerId, LedgerReference]) -> Mapping[LedgerId, int]:
-        return {ledger_id: ledger.entries for ledger_id, ledger in ledgers.items()}
 
     def acknowledged(
         self, cursors: Sequence[bytes], lengths: Mapping[LedgerId, int]
