@@ -52,7 +52,7 @@ FIGURES = BookieFigures(
 
 @dataclass
 class FakeTrimPolicies:
-    """`TrimPolicies` and `PoliciesOnLoading`, the same for all topics."""
+    """`TrimPolicies`, the same for all topics."""
 
     found: Retention | Unreadable = field(default_factory=Retention)
     lag_ms: int | Unreadable = -1
@@ -109,7 +109,7 @@ class FakeBookies:
 
 
 class FakeTrimming:
-    """`TopicTrimming` and `BrokerUsages`: brokers that delete the ledgers that a test names.
+    """`TopicTrimming`: brokers that delete the ledgers that a test names.
 
     Attributes:
         deletes: ledgers that a trim deletes, by topic.
@@ -163,7 +163,7 @@ class PinnedCluster:
         self.reader = PinsReader(self.sources, self.bookies)
         self.own("public/default", "other/ns")
         self.brokers = FakeTrimming(self.store, self.owners)
-        self.sweep = RetentionSweep(self.sources, self.policies, self.brokers, self.brokers)
+        self.sweep = RetentionSweep(self.sources, self.policies.on_loading, self.brokers.busiest, self.brokers)
 
     def own(self, *namespaces: str, url: str | None = "http://broker-1:8080") -> None:
         """Make a broker own the bundle of these namespaces' policies, or none."""

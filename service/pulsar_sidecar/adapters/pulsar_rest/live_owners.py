@@ -81,7 +81,10 @@ class BrokerLiveOwners:
         return None if broker is None else broker.broker_id
 
     def busiest(self) -> BrokerUsage:
-        """Implement `pins.ports.BrokerUsages`; every load manager supports it, unlike load-report."""
+        """Return the most used resource of all live brokers. Raises `TemporaryError` unless each one responds.
+
+        They renew their own reports, of which this is one, every minute. Every load manager has it, unlike load-report.
+        """
         brokers = demand_brokers(self._store)
         usages = self._map_in_parallel(lambda each: usage_in(self.demand(each, _METRICS_PATH), each.broker_id), brokers)
         return max(usages, key=lambda usage: usage.percent)

@@ -25,7 +25,7 @@ _USUAL_OFFLOAD_LAG_MS: Final = 4 * 3_600_000
 
 
 class BrokerTrimPolicies:
-    """`features.pins.ports.TrimPolicies` and `PoliciesOnLoading`."""
+    """`features.pins.ports.TrimPolicies`."""
 
     def __init__(self, rest: AdminRest, store: MetadataStore) -> None:
         self._rest, self._store = rest, store

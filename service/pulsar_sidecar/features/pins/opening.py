@@ -34,9 +34,8 @@ def open_feature(cluster: ClusterAccess) -> Feature:
     threads = cluster.threads(_BOOKIES_AT_ONCE, "bookies")
     bookies = cluster.closing(RegisteredBookies(store, cluster.bookies, threads, root))
     every = BookiesReader(lambda: cluster.whole_store().ledgers(), bookies, cluster.clock)
-    return Feature(
-        [PinsReader(sources, bookies), every, RetentionSweep(sources, policies, cluster.owners, cluster.admin)]
-    )
+    sweep = RetentionSweep(sources, policies.on_loading, cluster.owners.busiest, cluster.admin)
+    return Feature([PinsReader(sources, bookies), every, sweep])
 
 
 ENTRY = FeatureEntry([router, bookies_router, sweep_router], open_feature)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pulsar_sidecar.features.pins.facts import DueSpan, Retention
-from pulsar_sidecar.features.pins.obstacles import LoadingPolicies
 from pulsar_sidecar.features.pins.results import BookieFigures
 from pulsar_sidecar.model.ids import BookieId, LedgerId, Position
 from pulsar_sidecar.model.lookups import Unreadable
@@ -58,13 +57,6 @@ class TrimPolicies(Protocol):
         """Return the clusters, including this one, of a partition or a topic without partitions. Raises nothing."""
 
 
-class PoliciesOnLoading(Protocol):
-    """Policies that brokers apply to a topic once it is loaded."""
-
-    def on_loading(self, topic: TopicName) -> LoadingPolicies | Unreadable:
-        """Return the policies of a partition, or a topic without partitions. Raises nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class BrokerUsage:
     """Resource of a broker, as a percentage of its limit."""
@@ -72,13 +64,6 @@ class BrokerUsage:
     broker: str
     resource: str
     percent: float
-
-
-class BrokerUsages(Protocol):
-    """Brokers' own reports of their load, which they renew every minute."""
-
-    def busiest(self) -> BrokerUsage:
-        """Return the most used resource of all live brokers. Raises `TemporaryError` unless each one responds."""
 
 
 class ClientCount(Protocol):

@@ -13,7 +13,7 @@ from typing import Final
 from pulsar_sidecar.features.pins.facts import NOTHING, Retention, TopicFacts, UnownedBundle
 from pulsar_sidecar.features.pins.gathering import Sources, facts_of
 from pulsar_sidecar.features.pins.obstacles import LoadingPolicies, left_by_brokers, obstacle_to
-from pulsar_sidecar.features.pins.ports import BrokerUsages, PoliciesOnLoading, TopicTrimming
+from pulsar_sidecar.features.pins.ports import BrokerUsage, TopicTrimming
 from pulsar_sidecar.features.pins.reading import listed_bytes
 from pulsar_sidecar.features.pins.results import Obstacle, TrimmedTopic, TrimState, UnloadedTopic, UnloadedTopics
 from pulsar_sidecar.model.clocks import attempts
@@ -36,9 +36,18 @@ class RetentionSweep:
     """Sweep of unloaded topics past their retention, which trims one at a time."""
 
     def __init__(
-        self, sources: Sources, policies: PoliciesOnLoading, usages: BrokerUsages, brokers: TopicTrimming
+        self,
+        sources: Sources,
+        on_loading: Callable[[TopicName], LoadingPolicies | Unreadable],
+        busiest: Callable[[], BrokerUsage],
+        brokers: TopicTrimming,
     ) -> None:
-        self._sources, self._policies, self._usages, self._brokers = sources, policies, usages, brokers
+        """Prepare.
+
+        ``on_loading`` returns the policies that brokers apply to a topic (a partition, or one without) once it is
+        loaded, ``busiest`` the most used resource of all live brokers; it may raise `TemporaryError`.
+        """
+        self._sources, self._on_loading, self._busiest, self._brokers = sources, on_loading, busiest, brokers
         self._topics = StoredTopics(sources.store)
 
     def find(self, scope: TopicName | str | None, after: str | None, limit: int) -> UnloadedTopics:
@@ -70,7 +79,7 @@ class RetentionSweep:
         )
 
     def _found(self, topics: Sequence[TopicName]) -> Iterator[UnloadedTopic]:
-        policies = cache(self._policies.on_loading)
+        policies = cache(self._on_loading)
         for facts in facts_of(self._sources, topics, {}):
             if (found := _unloaded(facts, policies)) is not None:
                 yield found
@@ -105,12 +114,12 @@ class RetentionSweep:
         for facts in facts_of(self._sources, [topic]):
             if facts.loaded_by is not None:
                 return TrimmedTopic(name, TrimState.LOADED, f"{facts.loaded_by} has loaded it, and trims it")
-            found = _unloaded(facts, self._policies.on_loading)
+            found = _unloaded(facts, self._on_loading)
             if found is None:
                 break
             if found.obstacle is not None:
                 return TrimmedTopic(name, TrimState.OBSTACLE, f"{found.obstacle}: {found.detail}")
-            usage = self._usages.busiest()
+            usage = self._busiest()
             if usage.percent > max_load_percent:
                 seen = f"broker {usage.broker} uses {usage.percent:.0f} % of its {usage.resource}"
                 return TrimmedTopic(name, TrimState.BROKERS_BUSY, f"{seen}, more than {max_load_percent:.0f} %")
