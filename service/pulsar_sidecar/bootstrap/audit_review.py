@@ -262,7 +262,7 @@ def send_application(
         )
         at_once = pace.batch_size(_ALL_AT_ONCE)
         keep_pace = partial(pace.wait_after, stop=stop)
-        return applying.send_plan(plan, held, batches, store, sender, clock, keep_pace, at_once, report)
+        return applying.send_plan(plan, held, batches, store, sender.send, clock, keep_pace, at_once, report)
 
 
 def _references(dump: Path, ledger_id: int) -> list[str]:

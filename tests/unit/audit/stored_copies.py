@@ -61,6 +61,6 @@ def sent_records(audit: ClusterAudit) -> list[PendingDeleteLedgerInfo]:
     publisher = topics.publisher(DeletionTopic.PENDING, producer_name(plan.sha256), first_use=True)
     sender = PendingDeletionSender(publisher, clock, "instance", "audit")
     held = begin(store, plan.sha256, audit.summary.audit_id, plan.rows, clock.now_ms())
-    send_plan(plan, held, batches, store, sender, clock, lambda _: None, 10, lambda *_: None)
+    send_plan(plan, held, batches, store, sender.send, clock, lambda _: None, 10, lambda *_: None)
     publisher.close()
     return [parse_record(message.payload) for message in topics.messages(DeletionTopic.PENDING)]

@@ -58,9 +58,9 @@ class Cluster:
         held = begin(self.store, plan.sha256, AUDIT_ID, plan.rows, self.clock.now_ms())
         publisher = self.topics.publisher(DeletionTopic.PENDING, producer_name(plan.sha256), first_use=held.first_use)
         try:
-            sender = PendingDeletionSender(publisher, self.clock, INSTANCE_ID, f"audit {AUDIT_ID}")
+            send = PendingDeletionSender(publisher, self.clock, INSTANCE_ID, f"audit {AUDIT_ID}").send
             telling = report or (lambda done, total: self.reported.append((done, total)))
-            return send_plan(plan, held, batches, self.store, sender, self.clock, self.paced.append, at_once, telling)
+            return send_plan(plan, held, batches, self.store, send, self.clock, self.paced.append, at_once, telling)
         finally:
             publisher.close()
 

@@ -62,7 +62,7 @@ def open_plan_publisher(
 
 
 class PendingDeletionSender:
-    """`audit.applying.DeletableSender` over a publisher on ``__ledger_deletion``.
+    """Sender of `audit.applying.send_plan`, over a publisher on ``__ledger_deletion``.
 
     It sends ledgers that claim the service's own topics too. No client may delete these topics through themselves
     (`ledger_deletion.send.refuse_own_topics`): the service would wait for a list that still has to shrink, and the

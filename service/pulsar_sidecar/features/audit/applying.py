@@ -7,7 +7,7 @@ It sends nothing before it has compared the whole plan with the approved hash.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -64,13 +64,6 @@ class SentRows:
         return SentRows(self.now + other.now, self.earlier + other.earlier)
 
 
-class DeletableSender(Protocol):
-    """Sender of ledgers to the deletion service, which records each row once however often it is sent (PIP-6)."""
-
-    def send(self, rows: Sequence[DeletableLedger]) -> SentRows:
-        """Record all rows durably; they ascend within a call and from call to call. `TemporaryError`: repeat it."""
-
-
 def verified_plan(summary: AuditSummary, batches: Batches) -> PlanSummary:
     """Return the plan after comparing each of its rows with its hash.
 
@@ -125,7 +118,7 @@ def send_plan(
     held: StoredProgress,
     batches: Batches,
     store: MetadataStore,
-    sender: DeletableSender,
+    send: Callable[[Sequence[DeletableLedger]], SentRows],
     clock: Clock,
     pace: Callable[[int], None],
     at_once: int,
@@ -133,15 +126,16 @@ def send_plan(
 ) -> SentRows:
     """Send the rest of a verified plan, at most ``at_once`` rows at a time.
 
-    ``pace`` takes the number of rows just sent and waits to keep a rate. After `TemporaryError` some rows are not sent,
-    and the same call resumes; `ConflictError` means that another process sends the plan.
+    ``send`` records rows durably, each once however often it is sent (PIP-6); they ascend from call to call. ``pace``
+    takes the number of rows just sent and waits to keep a rate. After `TemporaryError` some rows are not sent, and the
+    same call resumes; `ConflictError` means that another process sends the plan.
     """
     done = held.progress.done_rows
     total = SentRows(earlier=done)
     report(done, plan.rows)
     ledgers = _ledgers(batches(), done)
     while piece := list(islice(ledgers, at_once)):
-        total += sender.send(piece)
+        total += send(piece)
         done = piece[-1].row + 1
         held = advance(store, plan.sha256, held, done, clock.now_ms())
         report(done, plan.rows)
