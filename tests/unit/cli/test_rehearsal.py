@@ -91,7 +91,7 @@ def cluster() -> FakeCluster:
 @pytest.fixture
 def rehearsals(cluster: FakeCluster) -> Iterator[Rehearsals]:
     with ThreadPoolExecutor(2) as threads:
-        yield Rehearsals(cluster, cluster, cluster.under_way, FakeClock(), threads)
+        yield Rehearsals(cluster.contents, cluster, cluster.under_way, FakeClock(), threads)
         cluster.end.set()
 
 

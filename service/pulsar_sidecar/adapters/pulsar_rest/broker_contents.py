@@ -45,13 +45,19 @@ _Statistics = dict[str, dict[str, dict[str, dict[str, _Topic]]]]
 
 
 class RestBrokerContents:
-    """`rehearsal.ports.Brokers`. With authorization it needs a superuser's role, as ``broker-stats`` does."""
+    """Contents of brokers, for rehearsals. With authorization it needs a superuser's role, as ``broker-stats`` does."""
 
     def __init__(self, store: MetadataStore, owners: BrokerLiveOwners) -> None:
         self._store = store
         self._owners = owners
 
     def contents(self, broker: str) -> BrokerContents:
+        """Return the contents of a broker, named by its id or by one of its web service URLs.
+
+        Raises:
+            NotFoundError: there is no such broker.
+            UnreachableError: the broker does not respond.
+        """
         found = self._named(broker)
         configuration = RuntimeConfiguration(self._owners.demand(found, RUNTIME_CONFIGURATION))
         loaded = map(parse_topic_name, self._owners.listed(found))

@@ -12,11 +12,11 @@ _TOPICS_AT_ONCE = 8
 
 def open_feature(cluster: ClusterAccess) -> Feature:
     """Open the feature, which has no loops and no metrics, and reads on request."""
-    brokers = RestBrokerContents(cluster.store, cluster.owners)
+    contents = RestBrokerContents(cluster.store, cluster.owners).contents
     threads = cluster.threads(_TOPICS_AT_ONCE, "rehearsal")
     lookups, clock = lookups_of(cluster), cluster.clock
     return Feature(
-        [Rehearsals(brokers, lookups, lambda topics: deletions_under_way(cluster.deletion, topics), clock, threads)]
+        [Rehearsals(contents, lookups, lambda topics: deletions_under_way(cluster.deletion, topics), clock, threads)]
     )
 
 

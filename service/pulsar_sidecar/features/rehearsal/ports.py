@@ -78,21 +78,6 @@ class Indexing:
     unusable: tuple[str, ...] = ()
 
 
-class Brokers(Protocol):
-    """Brokers of the cluster."""
-
-    def contents(self, broker: str) -> BrokerContents:
-        """Return the contents of a broker.
-
-        Args:
-            broker: id of the broker, or one of its web service URLs.
-
-        Raises:
-            NotFoundError: there is no such broker.
-            UnreachableError: the broker does not respond.
-        """
-
-
 class TopicLookups(Protocol):
     """Look-ups of one loaded topic, each of which takes some requests."""
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from pulsar_sidecar.features.rehearsal.decide import Look, by_weight, rehearsal_of
-from pulsar_sidecar.features.rehearsal.ports import Brokers, Indexing, TopicLookups
+from pulsar_sidecar.features.rehearsal.ports import BrokerContents, Indexing, TopicLookups
 from pulsar_sidecar.features.rehearsal.requests import Bounds
 from pulsar_sidecar.features.rehearsal.results import Rehearsal, RehearsedDeletion
 from pulsar_sidecar.model.clocks import Clock
@@ -30,7 +30,7 @@ class Rehearsals:
         threads: threads of the look-ups, which all rehearsals share.
     """
 
-    brokers: Brokers
+    contents: Callable[[str], BrokerContents]
     lookups: TopicLookups
     deletions: Callable[[Collection[TopicName]], Sequence[RehearsedDeletion] | None]
     clock: Clock
@@ -45,7 +45,7 @@ class Rehearsals:
         """
         as_of_ms, ends = self.clock.now_ms(), self.clock.monotonic_seconds() + bounds.seconds
         try:
-            contents = self.brokers.contents(broker)
+            contents = self.contents(broker)
         except UnreachableError as error:
             raise UnreachableError(f"{error}; {_UNANSWERED}") from error
         chosen = by_weight(contents.topics)[: bounds.topics]
