@@ -7,6 +7,7 @@ test.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from urllib.request import urlopen
 
 import pulsar
@@ -15,7 +16,7 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
 from pulsar_sidecar.adapters.pulsar_rest.ack_states import BrokerAckStates
 from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerShadows
+from pulsar_sidecar.adapters.pulsar_rest.topic_admin import endangered_source
 from pulsar_sidecar.adapters.zookeeper.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.features.acknowledgements.results import AckState
 from pulsar_sidecar.features.acknowledgements.states import DetailOptions
@@ -173,7 +174,7 @@ def ack_state_setup(cluster: ClusterUnderTest, jute_max_buffer: int = STOCK_JUTE
     entries = BookieEntries(BookieConnections(store))
     brokers = BrokerAckStates(rest, store, clock, jute_max_buffer)
     stored = BookieStoredCursors(store, entries, DEFAULT_LEDGERS_ROOT)
-    states = AckStateService(Ports(brokers, stored, brokers, BrokerShadows(rest, store).endangered_source), clock)
+    states = AckStateService(Ports(brokers, stored, brokers, partial(endangered_source, rest, store)), clock)
     client = PatientClient(addresses)
     try:
         yield AckStateSetup(cluster, client, store, rest, brokers, stored, states)

@@ -60,7 +60,7 @@ class FakeStoredMessages:
     def delete(self, topic: TopicName = TOPIC) -> None:
         self._entries.pop(topic, None)
 
-    def read(self, topic: TopicName, first: Position) -> Iterator[ReplayedEntry | UndecodableEntry | UnseenEntries]:
+    def __call__(self, topic: TopicName, first: Position) -> Iterator[ReplayedEntry | UndecodableEntry | UnseenEntries]:
         if topic not in self._entries:
             raise NotFoundError(f"there is no topic {topic}")
         for entry in self._entries[topic]:

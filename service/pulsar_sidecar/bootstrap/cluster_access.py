@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Protocol, TypeVar
 
 import structlog
@@ -25,7 +26,7 @@ from pulsar_sidecar.adapters.pulsar_rest.ack_states import BrokerAckStates
 from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar_rest.delayed_topics import BrokerTopics
 from pulsar_sidecar.adapters.pulsar_rest.live_owners import BrokerLiveOwners
-from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerShadows, BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin, endangered_source
 from pulsar_sidecar.adapters.pulsar_wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar_wire.delayed_entries import BulkDelayedEntries
 from pulsar_sidecar.bootstrap.bucket_deletions import BucketDeletions
@@ -98,7 +99,7 @@ class ClusterAccess:
         self.rest = AdminRest([settings.web_service_url], self.credentials, self.tls, store=self.store)
         self.admin = BrokerTopicAdmin(self.rest)
         self.ack_states = BrokerAckStates(self.rest, self.store, clock, settings.jute_max_buffer_bytes)
-        self.shadows = BrokerShadows(self.rest, self.store)
+        self.endangered_source = partial(endangered_source, self.rest, self.store)
         self.owners = self.closing(BrokerLiveOwners(self.rest, self.store))
         self.topics = self.closing(BrokerTopics(self.rest, self.store, clock))
         self.delayed_entries = BulkDelayedEntries(self.store, self.entries, self.rest, root, clock)

@@ -29,7 +29,7 @@ _INDIVIDUAL = {kind.value for kind in SubscriptionType if kind.dispatches_to_man
 def lookups_of(cluster: ClusterAccess) -> "FeaturesLookups":
     """Return look-ups by services of their own: those of the features remember their calls, for metrics."""
     store, clock, rest, lengths = cluster.store, cluster.clock, cluster.rest, cluster.lengths
-    ports = Ports(cluster.ack_states, cluster.cursors, cluster.ack_states, cluster.shadows.endangered_source)
+    ports = Ports(cluster.ack_states, cluster.cursors, cluster.ack_states, cluster.endangered_source)
     trackers = RestBrokerTrackers(rest, store)
     return FeaturesLookups(
         cluster.closing(AckStateService(ports, clock)),

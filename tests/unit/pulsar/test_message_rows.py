@@ -5,7 +5,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.pulsar_wire.message_rows import BookieReplayedEntries, MessageRows
+from pulsar_sidecar.adapters.pulsar_wire.message_rows import MessageRows, replayed_entries
 from pulsar_sidecar.features.deduplication.ports import ReplayedEntry, UndecodableEntry
 from pulsar_sidecar.features.duplicates.rows import WHOLE_BATCH, MessageKind, MessageRow, PayloadState
 from pulsar_sidecar.model.errors import NotFoundError
@@ -201,7 +201,7 @@ def _entry(sequence_id: int, highest: int | None = None, *, marker: bool = False
 def test_ids_are_javas(entry: bytes, sequence_id: int) -> None:
     with StoredTopic() as topic:
         topic.add(3, [entry])
-        (found,) = BookieReplayedEntries(topic.reader()).read(topic.name, Position(LedgerId(3), EntryId(0)))
+        (found,) = replayed_entries(topic.reader(), topic.name, Position(LedgerId(3), EntryId(0)))
         assert found == ReplayedEntry(Position(LedgerId(3), EntryId(0)), "p", sequence_id, 5, is_marker=False)
 
 
@@ -210,8 +210,8 @@ def test_from_one_position_to_the_end() -> None:
         topic.add(3, [_entry(1), _entry(2), b"no message"])
         topic.offload(topic.add(4, [_entry(3)]))
         topic.add(5, [_entry(4, marker=True)], closed=False)
-        reading = BookieReplayedEntries(topic.reader())
-        second, odd, unseen, marker = reading.read(topic.name, Position(LedgerId(3), EntryId(1)))
+        entries = topic.reader()
+        second, odd, unseen, marker = replayed_entries(entries, topic.name, Position(LedgerId(3), EntryId(1)))
         assert isinstance(second, ReplayedEntry)
         assert second.sequence_id == 2
         assert isinstance(odd, UndecodableEntry)
@@ -220,4 +220,4 @@ def test_from_one_position_to_the_end() -> None:
         assert isinstance(marker, ReplayedEntry)
         assert marker.is_marker
         with pytest.raises(NotFoundError):
-            list(reading.read(parse_topic_name("persistent://public/default/none"), Position(LedgerId(3), EntryId(0))))
+            list(replayed_entries(entries, parse_topic_name("persistent://public/default/none"), second.position))

@@ -1,7 +1,7 @@
 """A shadow is loaded for a question only where its retention is known to be infinite."""
 
 import pytest
-from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerShadows
+from pulsar_sidecar.adapters.pulsar_rest.topic_admin import endangered_source
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.ownership.paths import managed_ledger_path, partitioned_topic_path
@@ -18,7 +18,7 @@ FOREVER = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
 
 
 def asked(rest: FakeAdminRest, store: FakeMetadataStore, topic: TopicName = SHADOW) -> str | None:
-    return BrokerShadows(rest, store).endangered_source(topic)  # type: ignore[arg-type]
+    return endangered_source(rest, store, topic)  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -209,27 +209,20 @@ class BrokerTopicAdmin:
         return True
 
 
-class BrokerShadows:
-    """Shadows that endanger their sources, for the features that must not load them."""
-
-    def __init__(self, rest: AdminRest, store: MetadataStore) -> None:
-        self._rest = rest
-        self._store = store
-
-    def endangered_source(self, topic: TopicName) -> str | None:
-        paths = [partitioned_topic_path(topic.base), managed_ledger_path(topic.managed_ledger_name)]
-        nodes = self._store.read_many(paths)
-        shadows = (shadow_at(node.path, node.data) for node in nodes if node is not None)
-        source = next((shadow.source for shadow in shadows if shadow is not None), None)
-        if source is None:
-            return None
-        try:
-            # The effective retention: the topic's own policy, its namespace's, or the broker's configuration.
-            retention = BrokerTopicAdmin(self._rest).policy(topic.base, "retention", applied=True)
-        except (NotFoundError, BrokerRefusedError):
-            # Brokers without topic policies refuse, which proves nothing.
-            return source
-        return None if retention == _FOREVER else source
+def endangered_source(rest: AdminRest, store: MetadataStore, topic: TopicName) -> str | None:
+    """Return the source of a shadow that must not be loaded: brokers may delete the source's ledgers through it."""
+    nodes = store.read_many([partitioned_topic_path(topic.base), managed_ledger_path(topic.managed_ledger_name)])
+    shadows = (shadow_at(node.path, node.data) for node in nodes if node is not None)
+    source = next((shadow.source for shadow in shadows if shadow is not None), None)
+    if source is None:
+        return None
+    try:
+        # The effective retention: the topic's own policy, its namespace's, or the broker's configuration.
+        retention = BrokerTopicAdmin(rest).policy(topic.base, "retention", applied=True)
+    except (NotFoundError, BrokerRefusedError):
+        # Brokers without topic policies refuse, which proves nothing.
+        return source
+    return None if retention == _FOREVER else source
 
 
 def _query_each(topics: Sequence[TopicName], query: Callable[[TopicName], _Answer]) -> list[_Answer]:

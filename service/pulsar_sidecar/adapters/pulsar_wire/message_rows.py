@@ -3,7 +3,7 @@
 A batch's ids are in its payload (``SingleMessageMetadata.sequence_id``), so batches are decoded: LZ4, ZLIB, ZSTD and
 SNAPPY are known. A batch that cannot be decoded is one row with that state; a batch whose messages have no id of their
 own is one row too, because brokers know the batch only by its lowest id. A broker replays entries for deduplication by
-their metadata alone: `BookieReplayedEntries`.
+their metadata alone: `replayed_entries`.
 """
 
 import hashlib
@@ -188,15 +188,12 @@ class BookieTopicMessages:
                 yield UnseenEntries(entry.ledger_id, entry_id, entry_id, UnseenCause.UNREADABLE, str(error))
 
 
-class BookieReplayedEntries:
-    """`deduplication.ports.StoredMessages`."""
-
-    def __init__(self, entries: BookieTopicEntries) -> None:
-        self._entries = entries
-
-    def read(self, topic: TopicName, first: Position) -> Iterator[ReplayedEntry | UndecodableEntry | UnseenEntries]:
-        for each in self._entries.read(topic, first):
-            yield _replayed(each) if isinstance(each, LedgerEntry) else each
+def replayed_entries(
+    entries: BookieTopicEntries, topic: TopicName, first: Position
+) -> Iterator[ReplayedEntry | UndecodableEntry | UnseenEntries]:
+    """Yield entries as `deduplication.ports.StoredMessages`."""
+    for each in entries.read(topic, first):
+        yield _replayed(each) if isinstance(each, LedgerEntry) else each
 
 
 def _replayed(entry: LedgerEntry) -> ReplayedEntry | UndecodableEntry:

@@ -14,7 +14,7 @@ _TOPICS_AT_ONCE = 8
 def open_feature(cluster: ClusterAccess) -> Feature:
     """Open the feature; it reads the states of watched topics periodically, for the metrics."""
     settings, clock, stats = cluster.settings, cluster.clock, cluster.ack_states
-    ports = Ports(stats, cluster.cursors, stats, cluster.shadows.endangered_source)
+    ports = Ports(stats, cluster.cursors, stats, cluster.endangered_source)
     states = cluster.closing(AckStateService(ports, clock))
     watch = topic_watch(
         cluster,

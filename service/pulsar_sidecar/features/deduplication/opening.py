@@ -1,10 +1,11 @@
 """Deduplication (PIP-6): stored state, policies, the check of brokers, and stuck cursors."""
 
 import secrets
+from functools import partial
 
 from pulsar_sidecar.adapters.bookkeeper.topic_entries import BookieTopicEntries
 from pulsar_sidecar.adapters.pulsar_rest.deduplication_policies import BrokerDeduplicationPolicies
-from pulsar_sidecar.adapters.pulsar_wire.message_rows import BookieReplayedEntries
+from pulsar_sidecar.adapters.pulsar_wire.message_rows import replayed_entries
 from pulsar_sidecar.adapters.pulsar_wire.producers import BrokerDuplicates
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess
 from pulsar_sidecar.bootstrap.feature import Feature, FeatureEntry, topic_watch
@@ -28,7 +29,7 @@ def open_feature(cluster: ClusterAccess) -> Feature:
     stored = StoredDeduplications(store, cluster.cursors, cluster.lengths, cluster.cursors)
     entries = BookieTopicEntries(store, cluster.entries, settings.ledgers_root_path, Pace(clock, None))
     threads = cluster.threads(_PARTITIONS_AT_ONCE, "deduplication-show")
-    service = DeduplicationService(stored, BookieReplayedEntries(entries), policies, owners, clock, threads.map)
+    service = DeduplicationService(stored, partial(replayed_entries, entries), policies, owners, clock, threads.map)
     metrics = DeduplicationMetrics(cluster.cluster_name, service)
     watch = topic_watch(
         cluster,

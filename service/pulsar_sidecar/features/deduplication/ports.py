@@ -4,7 +4,7 @@ Every method raises `TemporaryError` when the other side could not be reached; a
 `Unreadable`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,12 +53,8 @@ class UndecodableEntry:
     reason: str
 
 
-class StoredMessages(Protocol):
-    """Entries of topics as bookies hold them."""
+StoredMessages = Callable[[TopicName, Position], Iterator[ReplayedEntry | UndecodableEntry | UnseenEntries]]
+"""Yields a partition's entries, or those of a topic without partitions, as bookies hold them, from a position on.
 
-    def read(self, topic: TopicName, first: Position) -> Iterator[ReplayedEntry | UndecodableEntry | UnseenEntries]:
-        """Yield the entries of a partition, or of a topic without partitions, in order, from ``first`` on.
-
-        Raises:
-            NotFoundError: there is no such topic.
-        """
+`NotFoundError`: there is no such topic.
+"""

@@ -41,7 +41,7 @@ def open_feature(cluster: ClusterAccess) -> Feature:
         owners=cluster.owners,
         admin=cluster.admin,
         namespaces=BrokerNamespaceAdmin(rest, sidecars_by_cluster(settings.cluster_urls)),
-        endangered_source=cluster.shadows.endangered_source,
+        endangered_source=cluster.endangered_source,
         topics=PulsarDeletionTopics(
             client,
             rest,

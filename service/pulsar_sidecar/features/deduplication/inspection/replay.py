@@ -32,7 +32,7 @@ def replay(messages: StoredMessages, topic: TopicName, snapshot: Snapshot, limit
     found, problems = dict(snapshot.sequences), []
     entries = markers = 0
     last: Position | None = None
-    for each in messages.read(topic, first):
+    for each in messages(topic, first):
         if isinstance(each, UndecodableEntry):
             # ``ManagedLedgerReplayTask`` ends there, and the broker enables deduplication all the same.
             problems.append(f"{each.position}: {each.reason}; a broker ends its replay there")
@@ -67,7 +67,7 @@ def published_at(messages: StoredMessages, topic: TopicName, position: Position)
     """
     first = Position(position.ledger_id, EntryId(max(0, position.entry_id)))
     try:
-        found = next(messages.read(topic, first), None)
+        found = next(messages(topic, first), None)
     except NotFoundError:
         return None
     return found.publish_time_ms if isinstance(found, ReplayedEntry) else None
