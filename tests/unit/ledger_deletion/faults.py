@@ -1,6 +1,6 @@
 """Ports whose n-th call fails once: refused, or its response is lost, after it took effect or instead of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -18,6 +18,9 @@ _CHANGES = {
     "delete_offloaded",
     "acknowledge",
     "postpone",
+    "publish",
+    "delete",
+    "delete_many",
 }
 _LOOKS = {
     "read",
@@ -53,64 +56,47 @@ class OneFault:
     failure: Failure
     calls: list[str] = field(default_factory=list)
 
-    def wrap(self, port: object) -> "Faulty":
-        return Faulty(port, self)
+    def wrap(self, port: object) -> "Wrapped":
+        return Wrapped(port, self._around)
 
-    def due(self, call: str) -> bool:
+    def _around(self, name: str, call: Callable[[], object], arguments: Sequence[object]) -> object:
+        if name not in _LOOKS | _CHANGES or not self._is_due(name):
+            return call()
+        if name in _LOOKS:
+            raise TemporaryError(f"{name} failed")
+        refused = self.failure is Failure.REFUSED
+        if refused and name != "publish":
+            raise TemporaryError(f"{name} was refused")
+        if self.failure is Failure.LOST_APPLIED:
+            call()
+        match name:
+            case "publish":
+                return [PublishResult.NOT_STORED if refused else PublishResult.UNKNOWN] * len(arguments[0])
+            case "delete":
+                return DeletionResult.UNKNOWN
+            case "delete_many":
+                return [DeletionResult.UNKNOWN] * len(arguments[0])
+        raise OutcomeUnknownError(f"the answer to {name} was lost")
+
+    def _is_due(self, call: str) -> bool:
         self.calls.append(call)
         return len(self.calls) - 1 == self.at
 
 
-class Faulty:
-    """A port with faults."""
+class Wrapped:
+    """A port whose calls go through ``around``, with their name and their positional arguments."""
 
-    def __init__(self, port: object, faults: OneFault) -> None:
+    def __init__(self, port: object, around: Callable[[str, Callable[[], object], Sequence[object]], object]) -> None:
         self._port = port
-        self._faults = faults
+        self._around = around
 
     def __getattr__(self, name: str) -> object:
         method = getattr(self._port, name)
-        if name in _LOOKS:
-            return self._look(name, method)
-        if name in _CHANGES:
-            return self._change(name, method)
-        if name == "publish":
-            refused = self._faults.failure is Failure.REFUSED
-            result = PublishResult.NOT_STORED if refused else PublishResult.UNKNOWN
-            return self._answer(name, method, lambda messages: [result] * len(messages))
-        if name == "delete" and self._faults.failure is not Failure.REFUSED:
-            return self._answer(name, method, lambda *_: DeletionResult.UNKNOWN)
-        if name == "delete_many" and self._faults.failure is not Failure.REFUSED:
-            return self._answer(name, method, lambda deletions, *_: [DeletionResult.UNKNOWN] * len(deletions))
-        return self._change(name, method) if name in ("delete", "delete_many") else method
+        if not callable(method):
+            return method
 
-    def _look(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
         def call(*arguments: object, **named: object) -> object:
-            if self._faults.due(name):
-                raise TemporaryError(f"{name} failed")
-            answer = method(*arguments, **named)
-            return Faulty(answer, self._faults) if name in ("publisher", "pending") else answer
-
-        return call
-
-    def _change(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
-        def call(*arguments: object, **named: object) -> object:
-            if not self._faults.due(name):
-                return method(*arguments, **named)
-            if self._faults.failure is Failure.REFUSED:
-                raise TemporaryError(f"{name} was refused")
-            if self._faults.failure is Failure.LOST_APPLIED:
-                method(*arguments, **named)
-            raise OutcomeUnknownError(f"the answer to {name} was lost")
-
-        return call
-
-    def _answer(self, name: str, method: Callable[..., object], lost: Callable[..., object]) -> Callable[..., object]:
-        def call(*arguments: object, **named: object) -> object:
-            if not self._faults.due(name):
-                return method(*arguments, **named)
-            if self._faults.failure is Failure.LOST_APPLIED:
-                method(*arguments, **named)
-            return lost(*arguments)
+            answer = self._around(name, lambda: method(*arguments, **named), arguments)
+            return Wrapped(answer, self._around) if name in ("publisher", "pending") else answer
 
         return call

@@ -1,6 +1,6 @@
 """A shadow topic to delete, its source, and sidecars that take one stage after the other."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -13,6 +13,7 @@ from pulsar_sidecar.ownership.paths import ledger_path, managed_ledger_path, par
 
 from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.shadow_brokers import ShadowBrokers
+from tests.unit.ledger_deletion.faults import Wrapped
 from tests.unit.ledger_deletion.sidecars import Crash
 
 SOURCE = "persistent://public/default/orders"
@@ -39,37 +40,23 @@ class Calls:
     meanwhile: Callable[[], object] = lambda: None
     seen: list[str] = field(default_factory=list)
 
-    def wrap(self, port: object) -> "Port":
-        return Port(port, self)
+    def wrap(self, port: object) -> Wrapped:
+        return Wrapped(port, self._around)
 
-
-class Port:
-    """A port whose calls may be interrupted."""
-
-    def __init__(self, port: object, calls: Calls) -> None:
-        self._port = port
-        self._calls = calls
-
-    def __getattr__(self, name: str) -> Callable[..., object]:
-        method = getattr(self._port, name)
-
-        def call(*arguments: object, **named: object) -> object:
-            calls = self._calls
-            calls.meanwhile()
-            calls.seen.append(name)
-            if len(calls.seen) - 1 != calls.at:
-                return method(*arguments, **named)
-            if calls.interruption in (Interruption.KILLED_AFTER, Interruption.LOST_APPLIED):
-                method(*arguments, **named)
-            match calls.interruption:
-                case Interruption.KILLED_BEFORE | Interruption.KILLED_AFTER:
-                    raise Crash(name)
-                case Interruption.REFUSED:
-                    raise TemporaryError(f"{name} was refused")
-                case _:
-                    raise OutcomeUnknownError(f"the answer to {name} was lost")
-
-        return call
+    def _around(self, name: str, call: Callable[[], object], _arguments: Sequence[object]) -> object:
+        self.meanwhile()
+        self.seen.append(name)
+        if len(self.seen) - 1 != self.at:
+            return call()
+        if self.interruption in (Interruption.KILLED_AFTER, Interruption.LOST_APPLIED):
+            call()
+        match self.interruption:
+            case Interruption.KILLED_BEFORE | Interruption.KILLED_AFTER:
+                raise Crash(name)
+            case Interruption.REFUSED:
+                raise TemporaryError(f"{name} was refused")
+            case _:
+                raise OutcomeUnknownError(f"the answer to {name} was lost")
 
 
 @dataclass(slots=True)

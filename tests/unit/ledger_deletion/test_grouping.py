@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.pulsar import FakePulsar, TopicPlan
 from tests.model.traces import known_traces, traces
+from tests.unit.ledger_deletion.faults import Wrapped
 from tests.unit.ledger_deletion.namespace_sidecars import DeadAt
 from tests.unit.ledger_deletion.sidecars import Crash, Sidecar, accepted_records, check, outcome_lines, restarted
 
@@ -31,35 +33,21 @@ class InTurns:
     lock: threading.RLock = field(default_factory=threading.RLock)
     calls: list[str] = field(default_factory=list)
 
-    def wrap(self, port: object) -> "_PortInTurns":
-        return _PortInTurns(port, self)
+    def wrap(self, port: object) -> Wrapped:
+        return Wrapped(port, self._around)
+
+    def _around(self, name: str, call: Callable[[], object], _arguments: Sequence[object]) -> object:
+        if name == "create_together" and name not in self.calls:
+            self.wait_for_deletions()
+        with self.lock:
+            self.calls.append(name)
+            threading.Event().wait(self.seconds)
+            return call()
 
     def wait_for_deletions(self) -> None:
         give_up = time.monotonic() + 30
         while self.calls.count("shadows_of") < self.deletions and time.monotonic() < give_up:
             threading.Event().wait(0.001)
-
-
-class _PortInTurns:
-    def __init__(self, port: object, turns: InTurns) -> None:
-        self._port = port
-        self._turns = turns
-
-    def __getattr__(self, name: str) -> object:
-        method = getattr(self._port, name)
-        if not callable(method):
-            return method
-
-        def call(*arguments: object, **named: object) -> object:
-            if name == "create_together" and name not in self._turns.calls:
-                self._turns.wait_for_deletions()
-            with self._turns.lock:
-                self._turns.calls.append(name)
-                threading.Event().wait(self._turns.seconds)
-                answer = method(*arguments, **named)
-            return _PortInTurns(answer, self._turns) if name in ("publisher", "pending") else answer
-
-        return call
 
 
 def topics(fake_pulsar: FakePulsar, count: int) -> list[TopicName]:
