@@ -1,7 +1,7 @@
 """A sidecar that deletes namespaces, beside a `FakePulsar` with one; and the invariants when everything is at rest."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pulsar_sidecar.features.ledger_deletion.results import OperationState, TopicDeletionStatus
@@ -38,9 +38,10 @@ class DeadAt(CrashAt):
 
 @dataclass
 class StrictPulsar(FakePulsar):
-    """Notes every ledger that a broker deletes before it was recorded."""
+    """Notes every ledger that a broker deletes before it was recorded, and those of the neighbour."""
 
     unrecorded: list[tuple[LedgerId, str | None]] = field(default_factory=list)
+    neighbours: set[LedgerId] = field(default_factory=set)
 
     def remove_ledger(self, ledger_id: LedgerId) -> None:
         if ledger_id in self.ledgers() and ledger_id not in {each.ledger_id for each in accepted_records(self)}:
@@ -113,7 +114,7 @@ class NamespaceSidecar(Sidecar):
         super()._round()
 
 
-def filled(topics: int) -> tuple[FakePulsar, FakeNamespaceAdmin]:
+def filled(topics: int) -> tuple[StrictPulsar, FakeNamespaceAdmin]:
     """A namespace with so many topics, every fifth one partitioned, and a neighbour that stays.
 
     With schemas, brokers' own topics and pending acknowledgements, and a broker that writes once more at the end.
@@ -133,21 +134,17 @@ def filled(topics: int) -> tuple[FakePulsar, FakeNamespaceAdmin]:
                 pending_ack(fake_pulsar, topic, "sub")
                 fake_pulsar.load(topic)
     brokers.late_schema_of = change_events(fake_pulsar, NAMESPACE)
+    before = fake_pulsar.ledgers()
     fake_pulsar.topic("persistent://public/kept/topic-0", TopicPlan(ledgers=2, schema_versions=1))
+    fake_pulsar.neighbours = fake_pulsar.ledgers() - before
     return fake_pulsar, brokers
 
 
-def kept_ledgers(fake_pulsar: FakePulsar) -> set[int]:
-    """Return the ledgers that the neighbour references."""
-    return {ledger for ledger, path in fake_pulsar.referenced().items() if "/public/kept/" in path}
-
-
-def check_gone(fake_pulsar: FakePulsar, kept: Iterable[int]) -> None:
+def check_gone(fake_pulsar: StrictPulsar) -> None:
     """Nothing is left of the namespace, and everything of its neighbour is."""
     check(fake_pulsar)
-    if isinstance(fake_pulsar, StrictPulsar):
-        assert fake_pulsar.unrecorded == []
-    assert fake_pulsar.ledgers() == set(kept)
+    assert fake_pulsar.unrecorded == []
+    assert fake_pulsar.ledgers() == fake_pulsar.neighbours
     roots = (POLICIES, LOCAL_POLICIES, MANAGED_LEDGERS, PARTITIONED_TOPICS, SCHEMAS)
     inside = tuple(f"{root}/{NAMESPACE}/" for root in roots)
     # A node without data is only the parent of removed nodes.

@@ -263,16 +263,6 @@ def test_an_unreadable_list_protects_it(fake_pulsar: FakePulsar, topic: TopicNam
     assert accepted_records(fake_pulsar) == []
 
 
-def test_a_hold_keeps_it(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
-    watcher.orders.hold(str(topic))
-    _, context = trim_first(fake_pulsar, topic)
-    watcher.go(SETTLED)
-    assert state_of(watcher, context) is LeakState.LEAKED
-    watcher.orders.release_hold(str(topic))
-    watcher.go(MINUTE)
-    assert state_of(watcher, context) is LeakState.APPENDED
-
-
 def test_the_brake_counts_copies(fake_pulsar: FakePulsar, watcher: Watcher) -> None:
     plan = TopicPlan(ledgers=21, subscriptions=(), bookkeeper_deleted=range(20), age_ms=0)
     many = fake_pulsar.topic("persistent://public/default/many", plan)
