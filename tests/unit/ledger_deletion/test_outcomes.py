@@ -41,6 +41,13 @@ from tests.unit.ledger_deletion.cases import (
     view,
 )
 
+
+def settled(decision: Decision, reason: OutcomeReason, detail: str, *record_and_facts: object) -> bytes:
+    """The message about one outcome."""
+    (payload,) = settled_messages("s", 5, [RecordOutcome(decision, reason, detail, "1:2:0", *record_and_facts)])
+    return payload
+
+
 CASE = facts()
 VERDICT = Delete(stored(), (GUARD,))
 
@@ -79,10 +86,7 @@ def test_a_judgement_of_an_offloaded_copy_keeps_no_bytes() -> None:
 )
 def test_an_outcome_names_the_reads_it_comes_from(references: object, reads: dict[str, object]) -> None:
     case = facts(references=references, owner=view(), ledger=None)
-    outcome = RecordOutcome(
-        Decision.KEPT, OutcomeReason.ALREADY_GONE, "there is no such ledger", "1:2:0", record(), case
-    )
-    (payload,) = settled_messages("s", 5, [outcome])
+    payload = settled(Decision.KEPT, OutcomeReason.ALREADY_GONE, "there is no such ledger", record(), case)
     (entry,) = json.loads(payload)["entries"]
     assert entry["reads"] == {"atMs": case.now_ms, "owner": "broker-1:8080"} | reads
     assert entry["decision"] == "kept"
@@ -91,15 +95,10 @@ def test_an_outcome_names_the_reads_it_comes_from(references: object, reads: dic
 
 
 def test_a_rejected_message_has_no_record_and_its_detail_is_cut() -> None:
-    outcome = RecordOutcome(Decision.REJECTED, OutcomeReason.MALFORMED, "\ud800" * 10_000, "1:2:0", None)
-    (payload,) = settled_messages("s", 5, [outcome])
-    (entry,) = json.loads(payload)["entries"]
-    assert entry == {
-        "messageId": "1:2:0",
-        "decision": "rejected",
-        "reason": "malformed",
-        "detail": "\ud800" * 500,
-    }
+    payload = settled(Decision.REJECTED, OutcomeReason.MALFORMED, "\ud800" * 10_000, None)
+    assert json.loads(payload)["entries"] == [
+        {"messageId": "1:2:0", "decision": "rejected", "reason": "malformed", "detail": "\ud800" * 500}
+    ]
 
 
 def test_empty_batch_yields_no_messages() -> None:
@@ -174,10 +173,7 @@ def test_random_bytes_are_undecodable(payload: bytes) -> None:
 
 def test_an_outcome_message_to_the_byte() -> None:
     """Others read the topic too, and its form is fixed."""
-    (payload,) = settled_messages(
-        "s", 5, [RecordOutcome(Decision.KEPT, OutcomeReason.IN_USE, "why", "1:2:0", record())]
-    )
-    assert payload == (
+    assert settled(Decision.KEPT, OutcomeReason.IN_USE, "why", record()) == (
         b'{"step":"settled","sidecar":"s","atMs":5,"entries":[{"ledgerId":7,'
         b'"topicName":"persistent://public/default/orders","ledgerComponent":"MANAGED_LEDGER","ledgerType":"LEDGER",'
         b'"messageId":"1:2:0","decision":"kept","reason":"ledger-still-in-use","detail":"why"}]}'
@@ -202,13 +198,9 @@ def test_a_message_is_filled_to_its_last_byte() -> None:
 
 
 def test_a_processed_record_names_the_version_it_was_marked_at() -> None:
-    (payload,) = settled_messages(
-        "s", 5, [RecordOutcome(Decision.KEPT, OutcomeReason.IN_USE, "why", "1:2:0", record(marked_version=0))]
-    )
-    assert json.loads(payload)["entries"][0]["markedVersion"] == 0
-    outcome = RecordOutcome(Decision.KEPT, OutcomeReason.IN_USE, "why", "1:2:0", record())
-    (payload,) = settled_messages("s", 5, [outcome])
-    assert "markedVersion" not in json.loads(payload)["entries"][0]
+    for version in (0, None):
+        payload = settled(Decision.KEPT, OutcomeReason.IN_USE, "why", record(marked_version=version))
+        assert json.loads(payload)["entries"][0].get("markedVersion") == version
 
 
 def test_why_a_forged_message_is_not_believed() -> None:
