@@ -10,7 +10,7 @@ from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.bookkeeper import data_custom_metadata
 from tests.fakes.pulsar import FakePulsar
-from tests.unit.ledger_deletion.sidecars import Sidecar, check, endings, send
+from tests.unit.ledger_deletion.sidecars import Sidecar, endings, send
 
 NAME = "persistent://public/default/orders"
 GONE = ("kept", "already-gone")
@@ -54,8 +54,7 @@ def recorded_orphans(fake_pulsar: FakePulsar, topic: TopicName, count: int) -> l
 
 def work_off(sidecar: Sidecar, *ledger_ids: LedgerId) -> None:
     """Have everything done that is to be done; these ledgers are deleted by that."""
-    sidecar.work()
-    check(sidecar.fake_pulsar)
+    sidecar.work_and_check()
     assert all(ends(sidecar.fake_pulsar, ledger_id) == [DELETED] for ledger_id in ledger_ids)
 
 

@@ -255,6 +255,10 @@ class Sidecar:
             self.fake_pulsar.clock.advance_ms(until_next_ms(self.fake_pulsar))
         raise AssertionError(f"never comes to rest: {waiting_records(self.fake_pulsar)}, {self.warnings[-5:]}")
 
+    def work_and_check(self) -> None:
+        self.work()
+        check(self.fake_pulsar)
+
     def _round(self) -> None:
         try:
             self.drive()

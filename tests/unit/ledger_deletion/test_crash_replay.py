@@ -12,7 +12,7 @@ from pulsar_sidecar.features.ledger_deletion.steps import Step
 
 from tests.unit.ledger_deletion.faults import Failure, OneFault
 from tests.unit.ledger_deletion.replay_settings import SETTINGS, Build, Setting, attempt, live, small, troubled
-from tests.unit.ledger_deletion.sidecars import CrashAt, Sidecar, accepted_records, check
+from tests.unit.ledger_deletion.sidecars import CrashAt, Sidecar, accepted_records
 
 THOROUGH = settings.get_current_profile_name() == "thorough"
 ELSEWHERE = {
@@ -150,8 +150,7 @@ def test_any_call_of_any_port_fails_once(name: str, die_at: int | None, every: i
         faults = OneFault(number, failure)
         sidecar = Sidecar(setting.fake_pulsar, wrap=faults.wrap, retry_policy=setting.retry_policy)
         asked = attempt(sidecar, setting)
-        sidecar.work()
-        check(setting.fake_pulsar)
+        sidecar.work_and_check()
         assert setting.fake_pulsar.ledgers() == setting.remaining or not asked
         if len(faults.calls) <= number:
             assert number > 40

@@ -109,8 +109,7 @@ def go_on(setting: Setting, happens: Happens, crashes: Sequence[int] = ()) -> No
             restarted(fake_pulsar, steps=CrashAt(number)).work()
         except Crash:
             continue
-    restarted(fake_pulsar).work()
-    check(fake_pulsar)
+    restarted(fake_pulsar).work_and_check()
     assert needed <= fake_pulsar.ledgers()
     assert all(fake_pulsar.offloaded.parts(*copy) == {"data", "index"} for copy in copies)
     later = fake_pulsar.admin.deletions[asked:]

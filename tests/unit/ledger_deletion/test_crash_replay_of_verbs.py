@@ -15,7 +15,7 @@ from tests.fakes.deletion_topics import FakeDeletionTopics
 from tests.unit.ledger_deletion.driving import OP
 from tests.unit.ledger_deletion.orphans import about, recorded_orphan
 from tests.unit.ledger_deletion.replay_settings import small
-from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, check, endings, restarted, send
+from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, endings, restarted, send
 
 LEDGERS = {LedgerId(ledger_id) for ledger_id in (1, 2, 3)}
 
@@ -123,8 +123,7 @@ def test_an_abandoned_deletion_is_abandoned_again_or_continues(point: int) -> No
     # No sidecar drives it, so its two nodes cannot be removed together.
     ended = [Step.OPERATION_ENDED, *[Step.OPERATION_RELEASED] * 2, *[Step.OPERATION_ENDED] * 2]
     assert steps.seen == (ended if point < 4 else [])
-    Sidecar(fake_pulsar).work()
-    check(fake_pulsar)
+    Sidecar(fake_pulsar).work_and_check()
     assert fake_pulsar.ledgers() == before
     assert len(fake_pulsar.admin.deletions) == requests
     assert {tuple(ends) for ends in endings(fake_pulsar).values()} == {(("kept", "ledger-still-in-use"),)}
@@ -138,6 +137,5 @@ def test_a_deletion_continues_where_abandoning_it_was_killed(point: int) -> None
     Sidecar(fake_pulsar).delete_topic(setting.topic)
     with pytest.raises(Crash):
         Sidecar(fake_pulsar, steps=CrashAt(point)).deleter.operations.abandon(OP)
-    restarted(fake_pulsar).work()
-    check(fake_pulsar)
+    restarted(fake_pulsar).work_and_check()
     assert fake_pulsar.ledgers() == setting.remaining

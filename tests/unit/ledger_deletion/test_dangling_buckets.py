@@ -13,7 +13,7 @@ from tests.fakes.brokers import ConnectedClients
 from tests.fakes.pulsar import FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.driving import OP, asked, begin, running
 from tests.unit.ledger_deletion.orphans import NAME
-from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, accepted_records, check, restarted
+from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, accepted_records, restarted
 
 SUB = "billing"
 BUCKETS = 3
@@ -46,8 +46,7 @@ def _unsubscribe(fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar) ->
 def test_a_subscription_goes_although_a_bucket_is_gone(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     sidecar, buckets = Sidecar(fake_pulsar), _buckets(fake_pulsar, topic)
     _unsubscribe(fake_pulsar, topic, sidecar)
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert running(fake_pulsar) == []
     assert fake_pulsar.cursors(topic) == {}
     assert fake_pulsar.ledgers().isdisjoint(buckets)
@@ -62,8 +61,7 @@ def test_a_loaded_topic_goes_although_a_bucket_is_gone(fake_pulsar: FakePulsar, 
     fake_pulsar.loaded.add(topic)
     sidecar = Sidecar(fake_pulsar)
     sidecar.delete_topic(topic)
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert (running(fake_pulsar), fake_pulsar.ledgers()) == ([], set())
 
 
@@ -122,8 +120,7 @@ def test_a_sidecar_that_dies_around_any_step() -> None:
             _unsubscribe(fake_pulsar, topic, sidecar)
             sidecar.work()
         except Crash:
-            restarted(fake_pulsar).work()
-            check(fake_pulsar)
+            restarted(fake_pulsar).work_and_check()
             assert fake_pulsar.ledgers() <= set(fake_pulsar.referenced())
         else:
             break
@@ -136,8 +133,7 @@ def test_a_broker_that_dies_again_before_any_of_its_steps() -> None:
         topic, sidecar = _topic(fake_pulsar), Sidecar(fake_pulsar)
         fake_pulsar.die_at = die_at
         _unsubscribe(fake_pulsar, topic, sidecar)
-        sidecar.work()
-        check(fake_pulsar)
+        sidecar.work_and_check()
         assert fake_pulsar.cursors(topic) == {}
         if fake_pulsar.die_at is not None:
             break

@@ -34,7 +34,6 @@ from tests.unit.ledger_deletion.orphans import (
 from tests.unit.ledger_deletion.sidecars import (
     METRICS,
     Sidecar,
-    check,
     endings,
     judged,
     processed_entries,
@@ -71,8 +70,7 @@ def test_two_records_of_one_offloaded_copy_end_as_well(fake_pulsar: FakePulsar, 
     copy = about_copy(fake_pulsar, topic, 77)
     send(fake_pulsar, *[copy] * 5)
     sidecar = Sidecar(fake_pulsar)
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert endings(fake_pulsar)[77, "OFFLOAD_LEDGER"].count(DELETED) == 1
     assert fake_pulsar.offloaded.parts(copy.ledger_id, copy.offload_context) == set()
 

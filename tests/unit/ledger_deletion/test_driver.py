@@ -16,7 +16,7 @@ from tests.fakes.brokers import TopicDeletion
 from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.driving import OP, asked, begin, running
 from tests.unit.ledger_deletion.orphans import NAME
-from tests.unit.ledger_deletion.sidecars import Sidecar, accepted_records, check, endings
+from tests.unit.ledger_deletion.sidecars import Sidecar, accepted_records, endings
 
 REFUSAL = BrokerRefusedError(412, "Topic has active producers/subscriptions")
 
@@ -40,8 +40,7 @@ def test_a_partitioned_topic_goes_as_a_whole(fake_pulsar: FakePulsar, sidecar: S
     assert sidecar.delete_topic(topic, partitioned=True) is OperationState.DONE
     assert asked(fake_pulsar) == [TopicDeletion(topic, partitioned=True, force=False)]
     assert fake_pulsar.admin.loads == [topic.partition(index) for index in range(3)]
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert fake_pulsar.ledgers() == set()
 
 
@@ -49,8 +48,7 @@ def test_a_partition_alone_goes_alone(fake_pulsar: FakePulsar, sidecar: Sidecar)
     topic = fake_pulsar.partitioned_topic(NAME, 2)
     others = {*fake_pulsar.listed(topic.partition(1))}
     sidecar.delete_topic(topic.partition(0))
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert others <= fake_pulsar.ledgers()
     assert asked(fake_pulsar) == [TopicDeletion(topic.partition(0), partitioned=False, force=False)]
 
@@ -112,8 +110,7 @@ def test_a_404_although_the_node_is_there_is_not_done(fake_pulsar: FakePulsar, t
     sidecar = Sidecar(fake_pulsar)
     assert sidecar.delete_topic(topic) is OperationState.RUNNING
     assert running(fake_pulsar) == [OP]
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert fake_pulsar.ledgers() == set()
 
 
@@ -127,8 +124,7 @@ def test_a_refusal_ends_it_and_its_records_end_as_in_use(fake_pulsar: FakePulsar
     with pytest.raises(BrokerRefusedError):
         sidecar.delete_topic(topic)
     assert running(fake_pulsar) == []
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert fake_pulsar.ledgers() == ids
     assert {tuple(ends) for ends in endings(fake_pulsar).values()} == {(("kept", "ledger-still-in-use"),)}
 
@@ -179,8 +175,7 @@ def test_an_unknown_outcome_is_looked_at_before_asking_again(
     fake_pulsar.admin.lose_answer_next(applied=applied)
     assert sidecar.delete_topic(topic) is OperationState.RUNNING
     assert sidecar.deleter.running()[0].reason
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert fake_pulsar.ledgers() == set()
     assert len(asked(fake_pulsar)) == 1
 

@@ -22,7 +22,7 @@ from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.driving import OP, asked, begin, running
 from tests.unit.ledger_deletion.orphans import NAME
 from tests.unit.ledger_deletion.replay_settings import create_again
-from tests.unit.ledger_deletion.sidecars import Sidecar, accepted_records, check, restarted
+from tests.unit.ledger_deletion.sidecars import Sidecar, accepted_records, restarted
 
 REFUSAL = BrokerRefusedError(412, "Topic has active producers/subscriptions")
 
@@ -48,8 +48,7 @@ def test_a_topic_created_again_after_the_broker_was_asked_stays(
         fake_pulsar.store.remove(managed_ledger_path(topic.managed_ledger_name))
     fake_pulsar.topic(NAME)
     new = set(fake_pulsar.listed(topic))
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert new <= fake_pulsar.ledgers()
     assert len(asked(fake_pulsar)) == int(applied)
 
@@ -61,8 +60,7 @@ def test_a_topic_created_again_before_the_broker_was_ever_asked_stays(
     recreated(fake_pulsar, topic)
     new = fake_pulsar.ledgers()
     sidecar = restarted(fake_pulsar)
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert new <= fake_pulsar.ledgers()
     assert asked(fake_pulsar) == []
 
@@ -240,8 +238,7 @@ def resume(fake_pulsar: FakePulsar) -> OperationState | None:
 
 
 def kept(fake_pulsar: FakePulsar, new: set[LedgerId], topic: TopicName) -> None:
-    restarted(fake_pulsar).work()
-    check(fake_pulsar)
+    restarted(fake_pulsar).work_and_check()
     assert new <= fake_pulsar.ledgers()
     assert fake_pulsar.store.peek(partitioned_topic_path(topic)) is not None
 
@@ -291,8 +288,7 @@ def test_a_404_for_the_marked_topic_still_leads_to_its_stragglers(fake_pulsar: F
     fake_pulsar.admin.miss_next()
     assert sidecar.delete_topic(topic, partitioned=True) is OperationState.RUNNING
     assert [deletion.topic for deletion in asked(fake_pulsar)] == [topic.partition(0), topic.partition(1)]
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert fake_pulsar.ledgers() == set()
 
 
@@ -305,8 +301,7 @@ def test_a_topic_created_again_before_it_was_ever_asked_for_is_reported_to_the_c
     assert isinstance(refusal, DataLossError)
     assert "was created again" in str(refusal)
     assert asked(fake_pulsar) == []
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
 
 
 def test_a_topic_without_partitions_that_was_created_again_is_not_asked_for(

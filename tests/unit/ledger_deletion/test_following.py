@@ -37,7 +37,7 @@ from tests.fakes.pulsar import FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.driving import OP, asked, begin
 from tests.unit.ledger_deletion.driving import running as running_nodes
 from tests.unit.ledger_deletion.orphans import NAME
-from tests.unit.ledger_deletion.sidecars import Sidecar, accepted_records, check
+from tests.unit.ledger_deletion.sidecars import Sidecar, accepted_records
 from tests.unit.ledger_deletion.test_operation import OPERATION
 
 DAMAGED = b"not proto\xff"
@@ -225,8 +225,7 @@ def test_a_stuck_deletion_continues_once_its_cause_is_removed(fake_pulsar: FakeP
     sidecar.delete_topic(topic)
     driven_until_stuck(fake_pulsar, sidecar)
     fake_pulsar.store.put(path, content)
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert fake_pulsar.ledgers() == set()
 
 

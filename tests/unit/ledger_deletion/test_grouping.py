@@ -16,7 +16,7 @@ from tests.fakes.pulsar import FakePulsar, TopicPlan
 from tests.model.traces import known_traces, traces
 from tests.unit.ledger_deletion.faults import Wrapped
 from tests.unit.ledger_deletion.namespace_sidecars import DeadAt
-from tests.unit.ledger_deletion.sidecars import Crash, Sidecar, accepted_records, check, outcome_lines, restarted
+from tests.unit.ledger_deletion.sidecars import Crash, Sidecar, accepted_records, outcome_lines, restarted
 
 NAMESPACE = "persistent://public/default"
 
@@ -110,8 +110,7 @@ def test_deletions_at_the_same_time_share_their_round_trips(fake_pulsar: FakePul
 
 
 def check_all(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert fake_pulsar.ledgers() == set()
 
 
@@ -129,8 +128,7 @@ def test_refused_topic_and_shadow_do_not_delay_the_others(fake_pulsar: FakePulsa
     kinds = Counter(type(each) for each in results)
     assert kinds == {OperationState: 11, BrokerRefusedError: 1, DataLossError: 1}
     assert isinstance(results[6], DataLossError)
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     refused = names[[type(each) for each in results if not isinstance(each, DataLossError)].index(BrokerRefusedError)]
     assert {record.topic for record in accepted_records(fake_pulsar)} == set(names)
     left = {*fake_pulsar.listed(refused)} | {cursor.cursor_ledger for cursor in fake_pulsar.cursors(refused).values()}
@@ -150,8 +148,7 @@ def test_a_group_killed_at_any_step_is_continued(size: int, every: int) -> None:
         results = delete_at_once(dying, names)
         killed += any(isinstance(each, Crash) for each in results)
         sidecar = restarted(fake_pulsar)
-        sidecar.work()
-        check(fake_pulsar)
+        sidecar.work_and_check()
         for name, result in zip(names, results, strict=True):
             # A topic whose deletion was not promised yet stays as a whole.
             gone = not fake_pulsar.listed(name)

@@ -22,7 +22,7 @@ from tests.fakes.pulsar import FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.driving import begin, running
 from tests.unit.ledger_deletion.orphans import NAME
 from tests.unit.ledger_deletion.replay_settings import Setting, live
-from tests.unit.ledger_deletion.sidecars import Sidecar, check, endings
+from tests.unit.ledger_deletion.sidecars import Sidecar, endings
 
 
 def plan() -> TopicPlan:
@@ -59,8 +59,7 @@ def test_the_node_goes_with_the_topic(fake_pulsar: FakePulsar, sidecar: Sidecar,
     lose_schema(fake_pulsar, topic)
     assert sidecar.delete_topic(topic, partitioned=partitioned) is OperationState.DONE
     assert schema_node(fake_pulsar, topic) is None
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert fake_pulsar.ledgers() == set()
 
 
@@ -87,8 +86,7 @@ def test_a_schema_with_one_ledger_that_exists_stays_and_is_reported(fake_pulsar:
         f"brokers left the schema {schema_path(topic.schema_id)}: its ledgers {older} exist; remove it with: "
         f"pulsar-admin schemas delete --force {topic}"
     )
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert fake_pulsar.ledgers() == {older}
     assert endings(fake_pulsar)[older, "LEDGER"] == [("kept", "ledger-still-in-use")]
 
@@ -158,8 +156,7 @@ def test_a_removal_that_fails_is_made_up_for_by_the_next_attempt(fake_pulsar: Fa
     with pytest.raises(TemporaryError):
         sidecar.delete_topic(topic)
     assert running(fake_pulsar) == ["op-1"]
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert schema_node(fake_pulsar, topic) is None
     assert running(fake_pulsar) == []
 

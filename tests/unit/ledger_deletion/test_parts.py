@@ -33,7 +33,7 @@ from tests.fakes.brokers import ConnectedClients, TopicDeletion
 from tests.fakes.pulsar import FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.driving import OP, asked, running
 from tests.unit.ledger_deletion.orphans import NAME
-from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, accepted_records, check, endings, restarted
+from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, accepted_records, endings, restarted
 
 SUB = "billing/a b"
 
@@ -195,8 +195,7 @@ def test_records_of_a_refused_subscription_end_as_in_use() -> None:
     sidecar, ledgers = Sidecar(part.fake_pulsar), part.fake_pulsar.ledgers()
     with pytest.raises(BrokerRefusedError):
         part.delete(sidecar)
-    sidecar.work()
-    check(part.fake_pulsar)
+    sidecar.work_and_check()
     assert part.fake_pulsar.ledgers() == ledgers
     assert {reason for ended in endings(part.fake_pulsar).values() for _, reason in ended} == {"ledger-still-in-use"}
 
@@ -209,8 +208,7 @@ def test_a_broker_that_refuses_later_ends_the_promise() -> None:
     with pytest.raises(BrokerRefusedError):
         part.delete(sidecar)
     assert running(part.fake_pulsar) == []
-    sidecar.work()
-    check(part.fake_pulsar)
+    sidecar.work_and_check()
     assert part.gone
 
 
@@ -235,8 +233,7 @@ def test_a_broker_that_dies_before_any_of_its_steps(build: Callable[[], Part]) -
         if part.fake_pulsar.store.peek(_partitioned(part)) is not None:
             part.fake_pulsar.admin.on_delete = _first_of_all_partitions(part)
         part.delete(sidecar)
-        sidecar.work()
-        check(part.fake_pulsar)
+        sidecar.work_and_check()
         assert not part.gone
 
 
@@ -259,8 +256,7 @@ def test_a_sidecar_that_dies_around_any_step_after_the_broker(build: Callable[[]
             pass
         else:
             break
-        restarted(part.fake_pulsar).work()
-        check(part.fake_pulsar)
+        restarted(part.fake_pulsar).work_and_check()
         promised += not part.gone
     assert promised > 2
     assert number > promised
@@ -273,8 +269,7 @@ def test_part_left_by_a_dead_broker_is_deleted_without_a_promise() -> None:
         sidecar.deleter.record_part(OP, part.topic, SUB, force=False, requested_by="me")
         with suppress(OutcomeUnknownError):
             part.fake_pulsar.admin.delete_subscription(part.topic, SUB, force=False)
-        sidecar.work()
-        check(part.fake_pulsar)
+        sidecar.work_and_check()
         referenced = set(part.fake_pulsar.referenced())
         assert part.fake_pulsar.ledgers() <= referenced
 
@@ -300,8 +295,7 @@ def test_topic_deletion_ends_deletions_of_its_parts() -> None:
         held = sidecar.deleter.persist(operation)
         sidecar.deleter.operations.release(held.operation.operation_id)
         sidecar.delete_topic(part.topic, force=True)
-        sidecar.work()
-        check(part.fake_pulsar)
+        sidecar.work_and_check()
         assert running(part.fake_pulsar) == []
         assert part.fake_pulsar.store.peek(managed_ledger_path(part.topic.managed_ledger_name)) is None
         assert part.fake_pulsar.store.peek(schema_path(part.topic.schema_id)) is None

@@ -29,7 +29,7 @@ from tests.unit.ledger_deletion.orphans import (
     waiting,
     work_off,
 )
-from tests.unit.ledger_deletion.sidecars import Sidecar, check, dead, endings, judged, processed_entries, send
+from tests.unit.ledger_deletion.sidecars import Sidecar, dead, endings, judged, processed_entries, send
 
 # --- poison ------------------------------------------------------------------------------------------------------
 
@@ -63,8 +63,7 @@ def test_ten_retries_and_then_the_dead_letter_topic(fake_pulsar: FakePulsar, top
     ledger_id = recorded_orphan(fake_pulsar, topic)
     fake_pulsar.store.put(replication_lock_path(ledger_id), b"")
     sidecar = Sidecar(fake_pulsar)
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     (letter,) = fake_pulsar.topics.messages(DeletionTopic.DEAD_LETTER)
     assert letter.properties[RECONSUMETIMES] == "11"
     assert len(fake_pulsar.topics.messages(RETRY)) == 10
@@ -94,8 +93,7 @@ def test_while_its_operation_runs_a_record_waits_without_counting(fake_pulsar: F
     assert fake_pulsar.topics.messages(RETRY) == []
     assert processed_entries(fake_pulsar) == []
     fake_pulsar.admin.hooks.forget()
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert fake_pulsar.ledgers() == set()
 
 
@@ -127,8 +125,7 @@ def test_a_plain_record_of_a_living_ledger_ends_after_one_more_look(fake_pulsar:
     ledger_id = fake_pulsar.listed(topic)[0]
     send(fake_pulsar, about(topic, ledger_id))
     sidecar = Sidecar(fake_pulsar)
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert ends(fake_pulsar, ledger_id) == [("kept", "ledger-still-in-use")]
     assert len(fake_pulsar.topics.messages(RETRY)) == 1
 
@@ -182,8 +179,7 @@ def test_an_outcome_that_is_not_kept_is_not_acknowledged(
     fake_pulsar.store.before("delete_many", lambda: fake_pulsar.topics.lose_receipts_next(stored=stored))
     sidecar.process()
     assert waiting(fake_pulsar) == 1
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert ends(fake_pulsar, ledger_id) == ([DELETED] if stored else []) + [GONE]
 
 
@@ -197,8 +193,7 @@ def test_a_copy_for_the_retry_topic_without_receipt_keeps_the_original(
     sidecar.process()
     assert len(fake_pulsar.topics.waiting(PENDING)) == 1
     assert len(fake_pulsar.topics.waiting(RETRY)) == int(stored)
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert ends(fake_pulsar, ledger_id).count(DELETED) == 1
 
 
@@ -222,8 +217,7 @@ def test_offloaded_copies_are_retried_refused_or_deleted(fake_pulsar: FakePulsar
     )
     send(fake_pulsar, *copies, foreign)
     sidecar = Sidecar(fake_pulsar)
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     found = {ledger_id: ending for (ledger_id, _), ending in endings(fake_pulsar).items()}
     assert found == {70: [DELETED], 71: [DELETED], 72: [GONE], 73: [("kept", "refused-by-storage")]}
     assert [line["reason"] for line in processed_entries(fake_pulsar) if line["decision"] == "retry"] == [
@@ -328,8 +322,7 @@ def test_a_refused_operation_does_not_lose_what_its_broker_unlinked_before(
     assert sidecar.delete_topic(topic) is OperationState.RUNNING
     refusal = BrokerRefusedError(412, "Topic has active producers")
     fake_pulsar.admin.hooks.fail_next("delete_topic", refusal)
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert fake_pulsar.ledgers() == ids & fake_pulsar.referenced().keys() - fake_pulsar.removed_by_brokers
 
 

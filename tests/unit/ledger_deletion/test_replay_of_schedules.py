@@ -251,5 +251,4 @@ def test_two_sidecars_in_each_others_way(
     # Both go; whatever they left is a third one's to finish.
     rivals.tracker_goes_on()
     rivals.second.store.end_session()
-    restarted(setting.fake_pulsar, name="sidecar-3").work()
-    check(setting.fake_pulsar)
+    restarted(setting.fake_pulsar, name="sidecar-3").work_and_check()

@@ -136,8 +136,7 @@ def test_the_topic_is_looked_at_again_right_before_the_broker_is_asked(
         Sidecar(fake_pulsar).delete_topic(topic)
     assert fake_pulsar.admin.deletions == []
     assert not {record.ledger_id for record in accepted_records(fake_pulsar)} & set(fake_pulsar.listed(other))
-    restarted(fake_pulsar).work()
-    check(fake_pulsar)
+    restarted(fake_pulsar).work_and_check()
 
 
 def test_list_turned_shadow_during_the_read_is_not_recorded() -> None:
@@ -288,8 +287,7 @@ def test_source_that_gains_a_shadow_during_deletion_is_refused() -> None:
     resumed = restarted(fake_pulsar)
     fake_pulsar.clock.advance_ms(60_000)
     assert resumed.drive() is OperationState.REFUSED
-    resumed.work()
-    check(fake_pulsar)
+    resumed.work_and_check()
     assert before <= fake_pulsar.ledgers()
 
 
@@ -393,8 +391,7 @@ def test_a_ledger_that_source_and_shadow_list_is_in_use_whichever_the_record_nam
     both = LedgerId(fake_pulsar.listed(source)[2])
     for topic in (source, shadow):
         send(fake_pulsar, about(topic, both))
-    Sidecar(fake_pulsar).work()
-    check(fake_pulsar)
+    Sidecar(fake_pulsar).work_and_check()
     assert both in fake_pulsar.ledgers()
     reasons = {reason for _, reason in endings(fake_pulsar)[both, "LEDGER"]}
     assert reasons == {"ledger-still-in-use", "metadata-mismatch"}

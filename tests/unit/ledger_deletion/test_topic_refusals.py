@@ -12,7 +12,7 @@ from tests.fakes.brokers import TopicDeletion
 from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.driving import asked, running
 from tests.unit.ledger_deletion.orphans import NAME
-from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, accepted_records, check, restarted
+from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, accepted_records, restarted
 
 PRODUCER = ConnectedClients(producers=1)
 
@@ -87,8 +87,7 @@ def test_a_client_that_comes_while_records_are_sent_keeps_all_partitions(fake_pu
     sidecar = Sidecar(fake_pulsar)
     with pytest.raises(RefusedBeforehandError):
         sidecar.delete_topic(topic, partitioned=True)
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert asked(fake_pulsar) == []
     assert fake_pulsar.ledgers() == before
 
@@ -102,8 +101,7 @@ def test_a_client_that_comes_between_attempts_ends_it_before_anything_more_is_de
     fake_pulsar.clock.advance_ms(60_000)
     second = restarted(fake_pulsar)
     assert second.drive() is OperationState.REFUSED
-    second.work()
-    check(fake_pulsar)
+    second.work_and_check()
     assert fake_pulsar.ledgers() == before
 
 
@@ -173,8 +171,7 @@ def test_partitions_recreated_during_deletion_are_deleted_too(fake_pulsar: FakeP
     fake_pulsar.admin.on_delete = delete
     assert sidecar.delete_topic(topic, partitioned=True, force=True) is OperationState.DONE
     assert [each.topic for each in asked(fake_pulsar)] == [topic, topic.partition(0), topic.partition(2)]
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert fake_pulsar.ledgers() == set()
 
 
@@ -196,8 +193,7 @@ def test_clients_that_make_them_again_and_again_are_named_at_its_end(fake_pulsar
     assert f"topics delete --partitioned {NAME}" in tried.left_behind
     assert len(asked(fake_pulsar)) == (4 if force else 1)
     left = set(fake_pulsar.listed(topic.partition(0)))
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert left <= fake_pulsar.ledgers()
 
 
@@ -230,8 +226,7 @@ def test_partitions_without_their_topic_are_deleted() -> None:
         (topic.partition(0), False),
         (topic.partition(7), False),
     ]
-    sidecar.work()
-    check(fake_pulsar)
+    sidecar.work_and_check()
     assert kept <= fake_pulsar.ledgers()
     assert not fake_pulsar.listed(topic.partition(0)) + fake_pulsar.listed(topic.partition(7))
     with pytest.raises(NotFoundError, match=f"Topic {NAME} not found"):
@@ -274,8 +269,7 @@ def test_wherever_it_stops_those_that_were_made_again_go() -> None:
             Sidecar(fake_pulsar, steps=CrashAt(number)).delete_topic(topic, partitioned=True, force=True)
         except Crash:
             fake_pulsar.clock.advance_ms(60_000)
-            restarted(fake_pulsar).work()
-            check(fake_pulsar)
+            restarted(fake_pulsar).work_and_check()
             # The third point lies before the promise.
             assert number < 3 or fake_pulsar.ledgers() == set(), number
             continue
