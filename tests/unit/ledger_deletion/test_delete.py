@@ -31,15 +31,7 @@ from tests.unit.ledger_deletion.orphans import (
     waiting,
     work_off,
 )
-from tests.unit.ledger_deletion.sidecars import (
-    METRICS,
-    Sidecar,
-    endings,
-    judged,
-    processed_entries,
-    restarted,
-    send,
-)
+from tests.unit.ledger_deletion.sidecars import METRICS, Sidecar, endings, judged, processed_entries, restarted, send
 
 # --- deleting ----------------------------------------------------------------------------------------------------
 

@@ -7,10 +7,7 @@ from dataclasses import replace
 import pytest
 from pulsar_sidecar.features.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.features.ledger_deletion.results import OperationState
-from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import (
-    OPERATIONS,
-    operation_path,
-)
+from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import OPERATIONS, operation_path
 from pulsar_sidecar.model.errors import DataLossError, OutcomeUnknownError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerType

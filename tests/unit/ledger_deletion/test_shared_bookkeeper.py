@@ -25,16 +25,7 @@ from tests.fakes.pulsar import INSTANCE_ID, FakePulsar
 from tests.unit.ledger_deletion.cases import offload_record, record
 from tests.unit.ledger_deletion.orphans import about, orphan, recorded_orphan
 from tests.unit.ledger_deletion.replay_settings import MAY_BE_SHARED
-from tests.unit.ledger_deletion.sidecars import (
-    POLICY,
-    Crash,
-    CrashAt,
-    Sidecar,
-    dead,
-    endings,
-    processed_entries,
-    send,
-)
+from tests.unit.ledger_deletion.sidecars import POLICY, Crash, CrashAt, Sidecar, dead, endings, processed_entries, send
 
 KEY = b"k" * 32
 

@@ -17,12 +17,7 @@ from pulsar_sidecar.ownership.references import (
 )
 from pulsar_sidecar.protobuf import MLDataFormats_pb2 as ml
 
-from tests.fakes.bookkeeper import (
-    FakeLedgerEntries,
-    cursor_bytes,
-    ledger_metadata_bytes,
-    managed_ledger_bytes,
-)
+from tests.fakes.bookkeeper import FakeLedgerEntries, cursor_bytes, ledger_metadata_bytes, managed_ledger_bytes
 from tests.fakes.metadata import FakeMetadataStore
 
 HEADER = b"BookieMetadataFormatVersion\t"

@@ -15,14 +15,7 @@ from pulsar_sidecar.model.names import (
     encode_cursor,
     parse_topic_name,
 )
-from pulsar_sidecar.ownership.claims import (
-    BucketClaim,
-    Claim,
-    CompactedClaim,
-    CursorClaim,
-    DataClaim,
-    SchemaClaim,
-)
+from pulsar_sidecar.ownership.claims import BucketClaim, Claim, CompactedClaim, CursorClaim, DataClaim, SchemaClaim
 
 from tests.unit.ledger_deletion.cases import BUCKET_KEY, CLAIMS, CREATED_MS, stored
 
