@@ -60,6 +60,11 @@ def restore(
     )
 
 
+def restored(fake_pulsar: FakePulsar, topic: TopicName) -> LedgerId:
+    ledger_id, _ = deleted(fake_pulsar, topic)
+    return restore(fake_pulsar, ledger_id).ledger_id
+
+
 @pytest.mark.parametrize("state", LedgerState)
 def test_a_deleted_ledger_comes_back_byte_for_byte(
     fake_pulsar: FakePulsar, topic: TopicName, state: LedgerState
@@ -152,8 +157,7 @@ def test_a_lost_answer_is_passed_on_and_repeated_safely(fake_pulsar: FakePulsar,
 
 
 def test_the_last_of_several_deletions_counts(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    ledger_id, _ = deleted(fake_pulsar, topic)
-    restore(fake_pulsar, ledger_id)
+    ledger_id = restored(fake_pulsar, topic)
     end_protection(fake_pulsar.store, ledger_id)
     send(fake_pulsar, about(topic, ledger_id))
     changed = ledger_metadata_bytes(length_bytes=4711, custom_metadata=data_custom_metadata(topic.managed_ledger_name))
@@ -188,8 +192,7 @@ def test_a_forged_message_cannot_write_anywhere_else(fake_pulsar: FakePulsar, vi
 
 
 def test_a_second_record_waits_until_the_protection_ends(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    ledger_id, _ = deleted(fake_pulsar, topic)
-    restore(fake_pulsar, ledger_id)
+    ledger_id = restored(fake_pulsar, topic)
     send(fake_pulsar, about(topic, ledger_id), about(topic, ledger_id, unreferenced=True))
     other = Sidecar(fake_pulsar, name="sidecar-2")
     other.process()
@@ -207,8 +210,7 @@ def test_a_second_record_waits_until_the_protection_ends(fake_pulsar: FakePulsar
 
 
 def test_an_operator_can_end_a_protection(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    ledger_id, _ = deleted(fake_pulsar, topic)
-    restore(fake_pulsar, ledger_id)
+    ledger_id = restored(fake_pulsar, topic)
     assert end_protection(fake_pulsar.store, ledger_id)
     assert not end_protection(fake_pulsar.store, ledger_id)
     send(fake_pulsar, about(topic, ledger_id))
@@ -220,8 +222,7 @@ def test_an_operator_can_end_a_protection(fake_pulsar: FakePulsar, topic: TopicN
 def test_a_protection_beyond_the_calendar_or_that_cannot_be_read_protects(
     fake_pulsar: FakePulsar, topic: TopicName, until: bytes
 ) -> None:
-    ledger_id, _ = deleted(fake_pulsar, topic)
-    restore(fake_pulsar, ledger_id)
+    ledger_id = restored(fake_pulsar, topic)
     fake_pulsar.store.put(protection_path(ledger_id), until)
     send(fake_pulsar, about(topic, ledger_id))
     Sidecar(fake_pulsar, name="sidecar-2").work()
@@ -232,8 +233,7 @@ def test_a_protection_beyond_the_calendar_or_that_cannot_be_read_protects(
 def test_protecting_one_ledger_leaves_the_protections_of_others_alone(
     fake_pulsar: FakePulsar, topic: TopicName
 ) -> None:
-    first, _ = deleted(fake_pulsar, topic)
-    restore(fake_pulsar, first)
+    first = restored(fake_pulsar, topic)
     fake_pulsar.clock.advance_ms(PROTECTION_MS)
     second, _ = deleted(fake_pulsar, topic)
     until_ms = fake_pulsar.store.now_ms() + PROTECTION_MS
@@ -255,8 +255,7 @@ def test_protecting_one_ledger_leaves_the_protections_of_others_alone(
 
 
 def test_whether_a_protection_ended_is_not_guessed(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    ledger_id, _ = deleted(fake_pulsar, topic)
-    restore(fake_pulsar, ledger_id)
+    ledger_id = restored(fake_pulsar, topic)
     fake_pulsar.store.lose_answer_next("delete", applied=True)
     with pytest.raises(OutcomeUnknownError, match=f"ledger {ledger_id}"):
         end_protection(fake_pulsar.store, ledger_id)
@@ -267,8 +266,7 @@ def test_whether_a_protection_ended_is_not_guessed(fake_pulsar: FakePulsar, topi
 
 
 def test_a_ledger_brought_back_twice_is_protected_anew(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    ledger_id, _ = deleted(fake_pulsar, topic)
-    restore(fake_pulsar, ledger_id)
+    ledger_id = restored(fake_pulsar, topic)
     fake_pulsar.store.delete(ledger_path(ledger_id))
     fake_pulsar.clock.advance_ms(5)
     again = restore(fake_pulsar, ledger_id)
@@ -278,7 +276,6 @@ def test_a_ledger_brought_back_twice_is_protected_anew(fake_pulsar: FakePulsar, 
 
 @pytest.mark.parametrize("name", ["²", "not-a-ledger", str(2**63)])
 def test_invalid_protection_node_is_ignored(fake_pulsar: FakePulsar, topic: TopicName, name: str) -> None:
-    ledger_id, _ = deleted(fake_pulsar, topic)
-    restore(fake_pulsar, ledger_id)
+    ledger_id = restored(fake_pulsar, topic)
     fake_pulsar.store.put(f"{PROTECTIONS}/{name}", b"")
     assert [each.ledger_id for each in protections(fake_pulsar.store)] == [ledger_id]
