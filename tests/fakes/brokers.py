@@ -98,6 +98,17 @@ class FakeTopicAdmin:
         """Make the broker report for the next deletions that the topic does not exist."""
         self.hooks.fail_next("delete_topic", NotFoundError("the broker knows no such topic"), times=times)
 
+    def after_deletion(self, act: Callable[[TopicDeletion], object]) -> None:
+        """Have ``act`` follow each deletion that takes effect, before the broker answers."""
+        delete = self.on_delete
+
+        def delete_and_act(deletion: TopicDeletion) -> None:
+            if delete is not None:
+                delete(deletion)
+            act(deletion)
+
+        self.on_delete = delete_and_act
+
     def load_topics(self, topics: Sequence[TopicName]) -> None:
         for topic in topics:
             with suppress(PermanentError):

@@ -148,14 +148,13 @@ def test_topics_of_a_namespace_created_again_in_the_middle_stay() -> None:
         fake_pulsar.topic(f"{TOPIC}-{number}")
     made: list[TopicName] = []
 
-    def delete(deletion: TopicDeletion) -> None:
-        fake_pulsar.delete_by_broker(deletion)
+    def create_again(_deletion: TopicDeletion) -> None:
         if not made:
             brokers.delete_namespace(NAMESPACE, force=True)
             brokers.create(NAMESPACE)
             made.extend(fake_pulsar.topic(f"{TOPIC}-{number}") for number in range(3))
 
-    fake_pulsar.admin.on_delete = delete
+    fake_pulsar.admin.after_deletion(create_again)
     assert NamespaceSidecar(fake_pulsar, brokers).delete_namespace().state is OperationState.DONE
     assert all(fake_pulsar.listed(topic) for topic in made)
     assert len(brokers.deletions) == 1
@@ -220,12 +219,8 @@ def test_topics_created_during_deletion_cause_another_pass() -> None:
 
 def test_brokers_own_topics_that_come_with_the_topics_deletions_are_recorded() -> None:
     fake_pulsar, brokers = filled(1)
-
-    def delete(deletion: TopicDeletion) -> None:
-        fake_pulsar.delete_by_broker(deletion)
-        fake_pulsar.topic(f"persistent://{NAMESPACE}/__transaction_buffer_snapshot", TopicPlan(schema_versions=1))
-
-    fake_pulsar.admin.on_delete = delete
+    name = f"persistent://{NAMESPACE}/__transaction_buffer_snapshot"
+    fake_pulsar.admin.after_deletion(lambda _: fake_pulsar.topic(name, TopicPlan(schema_versions=1)))
     assert NamespaceSidecar(fake_pulsar, brokers).delete_namespace().state is OperationState.DONE
     check_gone(fake_pulsar)
 
@@ -271,12 +266,8 @@ def test_abandoned_deletion_calls_no_broker() -> None:
     fake_pulsar, brokers = filled(3)
     sidecar = NamespaceSidecar(fake_pulsar, brokers)
     operation_id = begin(sidecar)
-
-    def delete(deletion: TopicDeletion) -> None:
-        fake_pulsar.delete_by_broker(deletion)
-        NamespaceSidecar(fake_pulsar, brokers, name="sidecar-2").deleter.operations.abandon(operation_id)
-
-    fake_pulsar.admin.on_delete = delete
+    other = NamespaceSidecar(fake_pulsar, brokers, name="sidecar-2")
+    fake_pulsar.admin.after_deletion(lambda _: other.deleter.operations.abandon(operation_id))
     assert sidecar.drive_namespace().state is OperationState.REFUSED
     assert brokers.deletions == []
     sidecar.work()
@@ -439,12 +430,7 @@ def test_of_many_topics_few_are_in_hand() -> None:
 
 def test_the_status_has_rate_and_time_left() -> None:
     fake_pulsar, brokers = filled(10)
-
-    def delete(deletion: TopicDeletion) -> None:
-        fake_pulsar.delete_by_broker(deletion)
-        fake_pulsar.clock.advance_ms(2_000)
-
-    fake_pulsar.admin.on_delete = delete
+    fake_pulsar.admin.after_deletion(lambda _: fake_pulsar.clock.advance_ms(2_000))
     left = 5
 
     def should_continue() -> bool:

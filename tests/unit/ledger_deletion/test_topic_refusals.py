@@ -162,13 +162,7 @@ def make_again(fake_pulsar: FakePulsar, topic: TopicName, *indexes: int) -> None
 
 def test_partitions_recreated_during_deletion_are_deleted_too(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
     topic = fake_pulsar.partitioned_topic(NAME, 3)
-
-    def delete(deletion: TopicDeletion) -> None:
-        fake_pulsar.delete_by_broker(deletion)
-        if deletion.partitioned:
-            make_again(fake_pulsar, topic, 0, 2)
-
-    fake_pulsar.admin.on_delete = delete
+    fake_pulsar.admin.after_deletion(lambda deletion: deletion.partitioned and make_again(fake_pulsar, topic, 0, 2))
     assert sidecar.delete_topic(topic, partitioned=True, force=True) is OperationState.DONE
     assert [each.topic for each in asked(fake_pulsar)] == [topic, topic.partition(0), topic.partition(2)]
     sidecar.work_and_check()
@@ -179,12 +173,11 @@ def test_partitions_recreated_during_deletion_are_deleted_too(fake_pulsar: FakeP
 def test_clients_that_make_them_again_and_again_are_named_at_its_end(fake_pulsar: FakePulsar, *, force: bool) -> None:
     topic = fake_pulsar.partitioned_topic(NAME, 2)
 
-    def delete(deletion: TopicDeletion) -> None:
-        fake_pulsar.delete_by_broker(deletion)
+    def make_again_and_connect(_deletion: TopicDeletion) -> None:
         make_again(fake_pulsar, topic, 0)
         fake_pulsar.admin.connected[topic.partition(0)] = PRODUCER
 
-    fake_pulsar.admin.on_delete = delete
+    fake_pulsar.admin.after_deletion(make_again_and_connect)
     sidecar = Sidecar(fake_pulsar)
     held = sidecar.deleter.begin("op-1", topic, partitioned=True, force=force, requested_by="me")
     tried = sidecar.deleter.attempt(held)
@@ -199,12 +192,7 @@ def test_clients_that_make_them_again_and_again_are_named_at_its_end(fake_pulsar
 
 def test_topic_recreated_during_deletion_keeps_its_partitions(fake_pulsar: FakePulsar) -> None:
     topic = fake_pulsar.partitioned_topic(NAME, 2)
-
-    def delete(deletion: TopicDeletion) -> None:
-        fake_pulsar.delete_by_broker(deletion)
-        fake_pulsar.partitioned_topic(NAME, 2)
-
-    fake_pulsar.admin.on_delete = delete
+    fake_pulsar.admin.after_deletion(lambda _: fake_pulsar.partitioned_topic(NAME, 2))
     assert Sidecar(fake_pulsar).delete_topic(topic, partitioned=True, force=True) is OperationState.DONE
     assert len(asked(fake_pulsar)) == 1
     assert all(fake_pulsar.listed(topic.partition(index)) for index in range(2))
@@ -255,16 +243,12 @@ def test_wherever_it_stops_those_that_were_made_again_go() -> None:
     for number in range(1_000):
         fake_pulsar = FakePulsar()
         topic = fake_pulsar.partitioned_topic(NAME, 2)
-        deletions = fake_pulsar.admin.deletions
 
-        def delete(
-            deletion: TopicDeletion, pulsar: FakePulsar = fake_pulsar, former: list[TopicDeletion] = deletions
-        ) -> None:
-            pulsar.delete_by_broker(deletion)
-            if not former:
+        def make_again_once(deletion: TopicDeletion, pulsar: FakePulsar = fake_pulsar) -> None:
+            if not pulsar.admin.deletions:
                 make_again(pulsar, deletion.topic, 1)
 
-        fake_pulsar.admin.on_delete = delete
+        fake_pulsar.admin.after_deletion(make_again_once)
         try:
             Sidecar(fake_pulsar, steps=CrashAt(number)).delete_topic(topic, partitioned=True, force=True)
         except Crash:
