@@ -26,7 +26,7 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent
 from pulsar_sidecar.model.names import CursorName, TopicName
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
-from pulsar_sidecar.ownership.paths import cursor_path, managed_ledger_path, schema_path
+from pulsar_sidecar.ownership.paths import cursor_path, managed_ledger_path, partitioned_topic_path, schema_path
 
 from tests.fakes.bookkeeper import cursor_bytes
 from tests.fakes.brokers import ConnectedClients, TopicDeletion
@@ -49,6 +49,10 @@ class Part:
 
     def delete(self, sidecar: Sidecar, *, force: bool = False) -> OperationState | PartOperation:
         return sidecar.delete_part(self.topic, self.subscription, force=force)
+
+    @property
+    def is_partitioned(self) -> bool:
+        return self.fake_pulsar.store.peek(partitioned_topic_path(self.topic)) is not None
 
     @property
     def gone(self) -> frozenset[LedgerId]:
@@ -114,16 +118,12 @@ def test_ledgers_are_recorded_before_a_broker_is_called(build: Callable[[], Part
     part.fake_pulsar.admin.hooks.before(
         "delete_topic", lambda: before.extend(each.ledger_id for each in accepted_records(part.fake_pulsar))
     )
-    if part.topic.partition_index is None and part.fake_pulsar.store.peek(_partitioned(part)) is not None:
+    if part.is_partitioned:
         part.fake_pulsar.admin.on_delete = _of_each_partition(part)
     part.delete(Sidecar(part.fake_pulsar))
     assert sorted(before) == sorted(gone)
     assert not part.gone
     assert running(part.fake_pulsar) == []
-
-
-def _partitioned(part: Part) -> str:
-    return f"/admin/partitioned-topics/public/default/persistent/{part.topic.local_name}"
 
 
 def _of_each_partition(part: Part) -> Callable[[TopicDeletion], None]:
@@ -230,7 +230,7 @@ def dying(build: Callable[[], Part]) -> Iterator[Part]:
 def test_a_broker_that_dies_before_any_of_its_steps(build: Callable[[], Part]) -> None:
     for part in dying(build):
         sidecar = Sidecar(part.fake_pulsar)
-        if part.fake_pulsar.store.peek(_partitioned(part)) is not None:
+        if part.is_partitioned:
             part.fake_pulsar.admin.on_delete = _first_of_all_partitions(part)
         part.delete(sidecar)
         sidecar.work_and_check()

@@ -303,14 +303,6 @@ def test_another_offload_attempt_is_another_record() -> None:
     assert len(keys) == 3
 
 
-def test_every_version_of_a_schema_has_its_record() -> None:
-    found = schema_records(TOPIC, {LedgerId(5), LedgerId(4)})
-    assert [(each.ledger_id, each.component, each.schema_id) for each in found] == [
-        (4, LedgerComponent.SCHEMA_STORAGE, "public/default/orders"),
-        (5, LedgerComponent.SCHEMA_STORAGE, "public/default/orders"),
-    ]
-
-
 def test_a_birth_distinguishes_a_ledger_from_a_later_one() -> None:
     found = references({10: LedgerReference(offload=context(7)), 11: LedgerReference()})
     details = {LedgerId(10): LedgerDetails(Birth(123, None), 456)}
