@@ -52,7 +52,7 @@ from tests.fakes.bookkeeper import (
 from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.pulsar import INSTANCE_ID, FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.cases import CLAIMS
-from tests.unit.ledger_deletion.orphans import NAME, about
+from tests.unit.ledger_deletion.orphans import NAME, about, about_copy
 from tests.unit.ledger_deletion.sidecars import Sidecar
 
 COMPACTION = CursorName("__compaction")
@@ -243,6 +243,12 @@ def test_each_copy_of_an_offloaded_ledger_is_looked_up_for_itself(fake_pulsar: F
         Unreferenced((guard,)),
     ]
     assert [facts.only_copy_whole for facts in found] == [None, True, None, None, True, None]
+
+
+def test_a_damaged_list_proves_nothing_about_a_copy(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    fake_pulsar.store.put(managed_ledger_path(topic.managed_ledger_name), b"\xff")
+    (facts,) = gather(fake_pulsar, about_copy(fake_pulsar, topic, 77))
+    assert isinstance(facts.references, ReferencesUnknown)
 
 
 def test_ledger_that_brokers_would_read_is_referenced(fake_pulsar: FakePulsar) -> None:
