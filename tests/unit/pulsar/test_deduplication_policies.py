@@ -11,16 +11,7 @@ from pulsar_sidecar.features.deduplication.results import PolicyValue, PolicyVal
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.names import parse_topic_name
 
-from tests.fakes.http_servers import (
-    NO_CLIENTS,
-    Answer,
-    Arrived,
-    HttpServer,
-    http_server,
-    json_answer,
-    refusing,
-    register_broker,
-)
+from tests.fakes.http_servers import NO_CLIENTS, Answer, Arrived, HttpServer, json_answer, refusing, register_broker
 from tests.fakes.metadata import FakeMetadataStore
 
 ENABLED, INTERVAL = DeduplicationPolicy.ENABLED, DeduplicationPolicy.SNAPSHOT_INTERVAL
@@ -66,9 +57,8 @@ class Broker:
 
 
 @pytest.fixture
-def broker() -> object:
-    with http_server(lambda arrived: Answer(500)) as http:
-        yield Broker(http)
+def broker(web: HttpServer) -> Broker:
+    return Broker(web)
 
 
 def test_a_topics_policy_comes_from_four_places(broker: Broker) -> None:

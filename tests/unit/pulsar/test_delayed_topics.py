@@ -1,7 +1,6 @@
 """Meaning of brokers' responses for cancelling: subscriptions, cursors, policies, clocks, and a route they may have."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from pulsar_sidecar.adapters.pulsar_rest.admin_rest import AdminRest
@@ -14,7 +13,7 @@ from pulsar_sidecar.model.topic_stats import SubscriptionType
 from tests.cluster.patience import until
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_messages import TOPIC, at
-from tests.fakes.http_servers import Answer, Arrived, HttpServer, http_server, json_answer, refusing
+from tests.fakes.http_servers import Answer, Arrived, HttpServer, json_answer, refusing
 from tests.fakes.metadata import FakeMetadataStore
 
 STATS = {
@@ -93,9 +92,8 @@ class ScriptedBroker:
 
 
 @pytest.fixture
-def scripted() -> Iterator[ScriptedBroker]:
-    with http_server(lambda arrived: Answer(500)) as broker:
-        yield ScriptedBroker(broker)
+def scripted(web: HttpServer) -> ScriptedBroker:
+    return ScriptedBroker(web)
 
 
 def test_subscriptions_and_their_types(scripted: ScriptedBroker) -> None:

@@ -1,7 +1,6 @@
 """Cluster settings that stop retries or let subscriptions expire: what is set, what is left alone, what is reported."""
 
 import json
-from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
@@ -11,7 +10,7 @@ from pulsar_sidecar.adapters.pulsar_topics.topics_setup import TopicsSettings, T
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.fakes.clock import FakeClock
-from tests.fakes.http_servers import Answer, Arrived, HttpServer, http_server, json_answer, refusing
+from tests.fakes.http_servers import Answer, Arrived, HttpServer, json_answer, refusing
 
 RETRY = parse_topic_name("persistent://pulsar/system/retry")
 DELAYS = "/admin/v2/persistent/pulsar/system/retry/delayedDelivery"
@@ -48,9 +47,8 @@ class Policies:
 
 
 @pytest.fixture
-def policies() -> Iterator[Policies]:
-    with http_server(lambda arrived: Answer(404)) as broker:
-        yield Policies(broker)
+def policies(web: HttpServer) -> Policies:
+    return Policies(web)
 
 
 def test_any_delay_is_allowed_on_the_retry_topic_once(policies: Policies) -> None:
