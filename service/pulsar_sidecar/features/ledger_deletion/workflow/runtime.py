@@ -355,7 +355,7 @@ class Runtime:
             raise
 
     def _consume_when_ready(self) -> None:
-        self._check_migration()
+        self.check_migration()
         mismatch = self.ports.metadata_mismatch()
         if mismatch is not None:
             raise ConflictError(f"nothing is deleted: {mismatch}")
@@ -385,7 +385,7 @@ class Runtime:
 
     def _serve_without_consuming(self) -> None:
         while not self.stop.is_set():
-            self._check_migration()
+            self.check_migration()
             self.ports.clock.wait_seconds(_UPKEEP_SECONDS, self.stop)
 
     def _consume(self, processor: PendingDeletionProcessor, pending: PendingDeletions) -> None:
@@ -393,6 +393,10 @@ class Runtime:
         next_look = clock.monotonic_seconds() + late_ms / 1000
         next_check = -math.inf
         while not self.stop.is_set():
+            if clock.monotonic_seconds() >= next_check:
+                # Also while this sidecar is paused or has no records: calls delete and restore as long as it is ready.
+                self.check_migration()
+                next_check = clock.monotonic_seconds() + _UPKEEP_SECONDS
             if self._is_paused():
                 clock.wait_seconds(_PAUSED_LOOK_SECONDS, self.stop)
                 continue
@@ -403,10 +407,6 @@ class Runtime:
                 continue
             if deliveries:
                 self._process(processor, pending, deliveries)
-            elif clock.monotonic_seconds() >= next_check:
-                # A consumer at rest returns several times a second.
-                self._check_migration()
-                next_check = clock.monotonic_seconds() + _UPKEEP_SECONDS
             if clock.monotonic_seconds() >= next_look:
                 # The watchdog continues retries that the delayed tracker should have delivered long ago.
                 overdue = pending.overdue(late_ms, self.configuration.batch_size)
@@ -415,7 +415,7 @@ class Runtime:
                     self._process(processor, pending, overdue)
                 next_look = clock.monotonic_seconds() + late_ms / 1000
 
-    def _check_migration(self) -> None:
+    def check_migration(self) -> None:
         """Raise before evaluating against a store that the brokers are migrating away from, as they may at any time."""
         node = self.ports.store.read(MIGRATION)
         migration = migration_of(None if node is None else node.data)
@@ -428,7 +428,7 @@ class Runtime:
     def _process(
         self, processor: PendingDeletionProcessor, pending: PendingDeletions, deliveries: Sequence[Delivery]
     ) -> None:
-        self._check_migration()
+        self.check_migration()
         started = self.ports.clock.monotonic_seconds()
         limit = self.ports.limit
         with span("second phase", {"messaging.batch.message_count": len(deliveries)}):

@@ -135,6 +135,14 @@ class LedgerDeletion:
         if (missing := self.ready()) is not None:
             raise TemporaryError(missing)
 
+    def _require_current_store(self) -> None:
+        """Raise as `require_ready` does, also if brokers began to leave the metadata store a moment ago."""
+        self.require_ready()
+        try:
+            self._runtime.check_migration()
+        except ConflictError as error:
+            raise TemporaryError(str(error)) from error
+
     def _require_persistence(self) -> None:
         """Raise unless a topic's deletion can be persisted, which needs the metadata store but no broker."""
         if not self._runtime.was_ready.is_set() or self._runtime.stop.is_set():
@@ -366,7 +374,7 @@ class LedgerDeletion:
             TemporaryError: deletion is paused, or the ledger cannot be evaluated yet.
             OutcomeUnknownError: the response to its deletion was lost.
         """
-        self.require_ready()
+        self._require_current_store()
         control = self._runtime.control
         if control.paused:
             raise TemporaryError(f"deletion is paused ({control.paused_reason or 'no reason given'}); resume it first")
@@ -492,7 +500,7 @@ class LedgerDeletion:
 
         Raises as `ledger_deletion.undelete.undelete` does.
         """
-        self.require_ready()
+        self._require_current_store()
         ports, configuration = self._runtime.ports, self._runtime.configuration
         undeleted = undelete(
             ports.store,
