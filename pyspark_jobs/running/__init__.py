@@ -1,1 +1,1 @@
-"""Common parts of Spark jobs: sessions, directories, and tasks over Arrow batches."""
+"""Parts of a Spark job: sessions, directories, and tasks over Arrow batches."""
