@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import STUCK_AFTER, operation_path
 from pulsar_sidecar.model.ids import OperationId
@@ -49,24 +48,22 @@ def deletion_of(scene: Scene, sidecar: SidecarProcess, topic: TopicName) -> str:
     return location
 
 
-def state_at(sidecar: SidecarProcess, location: str) -> dict[str, Any] | None:
-    """Return the state of a deletion; None in the moment between its end and the note that tells of it."""
-    answer = sidecar.request("GET", location)
-    assert answer.status_code in (200, 404), answer.text
-    return answer.json() if answer.status_code == 200 else None
-
-
 def ended_at(sidecar: SidecarProcess, location: str) -> str:
-    return until(lambda: state_at(sidecar, location), "its end is known")["state"]
+    """Return the state in which a deletion ended; right after its end, the note that tells of it may not be there."""
+
+    def look() -> str | None:
+        answer = sidecar.request("GET", location)
+        assert answer.status_code in (200, 404), answer.text
+        return answer.json()["state"] if answer.status_code == 200 else None
+
+    return until(look, "its end is known")
 
 
 def test_a_damaged_node_makes_a_deletion_stuck_until_an_operator_abandons_it(scene: Scene) -> None:
     topic, sidecar = scene.topic("damaged"), scene.sidecar
     with damaged(scene, topic) as before:
         location = deletion_of(scene, sidecar, topic)
-        stuck = until(
-            lambda: ((seen := sidecar.call("GET", location))["state"] == "stuck" and seen) or None, "it is stuck"
-        )
+        stuck = until(lambda: (seen := sidecar.call("GET", location))["state"] == "stuck" and seen, "it is stuck")
         assert stuck["failures"] >= STUCK_AFTER
         assert stuck["attempts"] == 0
         assert stuck["leftNodes"] == [managed_ledger_path(topic.managed_ledger_name)]
