@@ -40,7 +40,6 @@ from pulsar_sidecar.model.errors import (
 from pulsar_sidecar.model.ids import BookieId, LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.ownership.migration import MIGRATION
 from pulsar_sidecar.ownership.paths import managed_ledger_path
 
 from tests.cluster.patience import until
@@ -136,71 +135,6 @@ def test_a_shadow_is_not_deleted_beside_brokers_with_other_metadata() -> None:
     with pytest.raises(TemporaryError, match="not ready"):
         service.delete_shadow(made.shadow, requested_by="me")
     assert {path: made.store.peek(path) for path in made.store.paths()} == before
-
-
-@dataclass
-class LeavingBrokers:
-    """Pending deletions of brokers that leave the metadata store meanwhile; ``late`` are those of the watchdog."""
-
-    fake_pulsar: FakePulsar
-    received: Sequence[str] = ()
-    late: Sequence[str] = ()
-    _calls: int = 0
-
-    def leave(self) -> None:
-        self.fake_pulsar.store.put(MIGRATION, b'{"phase":"PREPARATION","targetUrl":"oxia://o:1/n"}')
-
-    def receive(self) -> Sequence[str]:
-        assert not self._calls, "the sidecar has not noticed"
-        self._calls += 1
-        self.fake_pulsar.clock.advance_ms(500 if self.late else 1_000)
-        if not self.late:
-            self.leave()
-        return self.received
-
-    def overdue(self, late_ms: int, limit: int) -> Sequence[str]:
-        self.leave()
-        return self.late
-
-
-@pytest.mark.parametrize("records", [{"received": ["a record"]}, {"late": ["a record"]}, {}], ids=str)
-def test_metadata_migration_stops_the_second_phase_and_refuses_new_deletions(
-    fake_pulsar: FakePulsar, topic: TopicName, records: dict[str, list[str]]
-) -> None:
-    service = service_of(fake_pulsar)
-    runtime = service._runtime
-    runtime.was_ready.set()
-    refused = pytest.raises(ConflictError, match="nothing is deleted: the brokers' metadata migrates to oxia://o:1/n")
-    with refused:
-        runtime._consume(None, LeavingBrokers(fake_pulsar, **records))
-    with refused:
-        runtime._work()
-    with pytest.raises(TemporaryError):
-        service.delete_topic(topic, partitioned=False, force=True, requested_by="me")
-    assert not fake_pulsar.store.children(OPERATIONS)
-
-
-def test_a_paused_sidecar_notices_a_metadata_migration(fake_pulsar: FakePulsar) -> None:
-    runtime = ready_service(fake_pulsar)._runtime
-    runtime.control = replace(runtime.control, paused=True)
-    brokers = LeavingBrokers(fake_pulsar)
-    brokers.leave()
-    with pytest.raises(ConflictError, match="migrates to oxia"):
-        runtime._consume(None, brokers)
-
-
-def test_metadata_migration_stops_direct_calls_of_a_sidecar_that_has_not_noticed(
-    fake_pulsar: FakePulsar, topic: TopicName
-) -> None:
-    service = ready_service(fake_pulsar)
-    ledger = orphan(fake_pulsar, topic)
-    LeavingBrokers(fake_pulsar).leave()
-    for call in (
-        lambda: service.delete_ledger(about(topic, ledger), authoritative=True),
-        lambda: service.undelete(ledger, force=False),
-    ):
-        with pytest.raises(TemporaryError, match="migrates to oxia"):
-            call()
 
 
 def test_a_sidecar_without_a_consumer_is_ready_and_leaves_records_to_others(
