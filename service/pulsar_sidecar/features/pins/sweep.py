@@ -42,10 +42,13 @@ class RetentionSweep:
         busiest: Callable[[], BrokerUsage],
         brokers: TopicTrimming,
     ) -> None:
-        """Prepare.
+        """Initialise.
 
-        ``on_loading`` returns the policies that brokers apply to a topic (a partition, or one without) once it is
-        loaded, ``busiest`` the most used resource of all live brokers; it may raise `TemporaryError`.
+        Args:
+            sources: readers of topics' facts.
+            on_loading: returns the policies that brokers apply to a partition, or a topic without, once it is loaded.
+            busiest: returns the most used resource of all live brokers; may raise `TemporaryError`.
+            brokers: the brokers, which load and trim topics.
         """
         self._sources, self._on_loading, self._busiest, self._brokers = sources, on_loading, busiest, brokers
         self._topics = StoredTopics(sources.store)
