@@ -16,7 +16,6 @@ import chart_schema
 import typer
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
-from pulsar_sidecar.__main__ import programs
 from pulsar_sidecar.bootstrap.commands import command_line
 from pulsar_sidecar.bootstrap.features import FEATURES
 from pulsar_sidecar.cli import output
@@ -231,7 +230,7 @@ def _command_line() -> Iterator[str]:
         "Every command has `--help`; those that print an answer have `--output-format json|table`, which overrides "
         f"the global option.\n\n{EXIT_CODES} Commands with other exit codes say so.\n"
     )
-    yield from _command(command_line(programs()), "pulsar-sidecar", None, frozenset({EXIT_CODES}))
+    yield from _command(command_line(), "pulsar-sidecar", None, frozenset({EXIT_CODES}))
 
 
 def _command(command: Any, name: str, parent: Any, epilogs: frozenset[str | None]) -> Iterator[str]:

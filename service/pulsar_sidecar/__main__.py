@@ -21,7 +21,7 @@ def main() -> None:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal's encoding lacks is no failure
     try:
-        command_line(programs())(prog_name="pulsar-sidecar")
+        command_line()(prog_name="pulsar-sidecar", obj=programs())
     except SystemExit as end:
         if end.code == ExitCode.INTERRUPTED:
             os._exit(ExitCode.INTERRUPTED)  # at once, although threads still wait for responses

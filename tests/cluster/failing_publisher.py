@@ -71,4 +71,4 @@ if __name__ == "__main__":
     when, step_name, nth = sys.argv[1].split(":")
     steps = KillsAt(f"{when}:{step_name}", int(nth))
     chosen = replace(programs(), publish_file=partial(publish_file, steps=steps))
-    command_line(chosen)(sys.argv[2:], prog_name="pulsar-sidecar")
+    command_line()(sys.argv[2:], prog_name="pulsar-sidecar", obj=chosen)

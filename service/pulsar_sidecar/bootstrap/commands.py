@@ -9,7 +9,6 @@ from typer.core import TyperGroup
 
 from pulsar_sidecar.cli import app
 from pulsar_sidecar.cli.command_groups import LazyCommand
-from pulsar_sidecar.cli.connecting import Programs
 from pulsar_sidecar.cli.shared_groups import deduplication_app, namespaces_app, topics_app
 from pulsar_sidecar.features.acknowledgements import cli as acknowledgements
 from pulsar_sidecar.features.audit.cli import audit, sources
@@ -54,10 +53,12 @@ _ADDING_TO_SHARED_GROUPS: Final = (
 """Modules that, once imported, add their commands to another module's group."""
 
 
-def command_line(programs: Programs) -> TyperGroup:
-    """Return the whole command line, with groups in the order in which a newcomer needs them."""
+def command_line() -> TyperGroup:
+    """Return the whole command line, with groups in the order in which a newcomer needs them.
+
+    A call takes the `Programs` that its commands run as ``obj``.
+    """
     return app.command_line(
-        programs,
         _IMPORTED_LATER,
         (
             ledger_deletion.app,

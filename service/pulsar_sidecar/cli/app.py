@@ -13,7 +13,7 @@ from typer.main import get_group
 
 from pulsar_sidecar.cli import output as terminal
 from pulsar_sidecar.cli.command_groups import LazyCommand, new_group
-from pulsar_sidecar.cli.connecting import GlobalOptions, Programs
+from pulsar_sidecar.cli.connecting import GlobalOptions
 from pulsar_sidecar.cli.output import Format
 
 _HELP = """Operator's tools that run beside unmodified Apache Pulsar brokers.
@@ -27,9 +27,9 @@ Ctrl-C ends every command with exit code 130; the sidecars finish the requests t
 Example: pulsar-sidecar --admin-url http://127.0.0.1:8750 ledger-deletion status"""
 
 
-def command_line(programs: Programs, later: Iterable[LazyCommand], groups: Iterable[typer.Typer]) -> TyperGroup:
-    """Return the command line of these commands, with ``later`` before the groups."""
-    app = new_group("pulsar-sidecar", _HELP, context_settings={"obj": programs, "help_option_names": ["--help", "-h"]})
+def command_line(later: Iterable[LazyCommand], groups: Iterable[typer.Typer]) -> TyperGroup:
+    """Return the command line of these commands, with ``later`` before the groups; ``obj`` of a call is `Programs`."""
+    app = new_group("pulsar-sidecar", _HELP, context_settings={"help_option_names": ["--help", "-h"]})
     app.callback()(_global_options)
     for group in groups:
         app.add_typer(group)

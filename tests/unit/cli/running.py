@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ class Ran:
     code: int
     out: str
     err: str
+
+
+_whole_command_line = cache(command_line)
 
 
 class Terminal:
@@ -85,7 +89,7 @@ class Terminal:
                 look_for_duplicates=self._look,
                 run_doctor=self._examine,
             )  # fmt: skip
-            code = command_line(programs)(list(arguments), prog_name="pulsar-sidecar")
+            code = _whole_command_line()(list(arguments), prog_name="pulsar-sidecar", obj=programs)
         except SystemExit as exit_:
             code = exit_.code
         streams = self._capsys.readouterr()

@@ -178,7 +178,7 @@ def test_help_answers_without_loading_clients_and_servers() -> None:
         "import sys\n"
         "from pulsar_sidecar.__main__ import programs\n"
         "from pulsar_sidecar.bootstrap.commands import command_line\n"
-        "try:\n    command_line(programs())(['--help'])\n"
+        "try:\n    command_line()(['--help'], obj=programs())\n"
         "except SystemExit:\n    pass\n"
         "heavy = {'pydantic', 'fastapi', 'requests', 'pulsar', 'kazoo', 'structlog', 'jwt', 'pyarrow', 'ssl'}\n"
         "heavy &= set(sys.modules)\n"

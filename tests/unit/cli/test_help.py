@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pulsar_sidecar.__main__ import programs
 from pulsar_sidecar.bootstrap.commands import command_line
 from pulsar_sidecar.cli.command_groups import LazyCommand
 from pulsar_sidecar.settings.fields import GROUPS, title
@@ -36,7 +35,7 @@ def every_command(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tu
         yield from every_command(child, (*path, name))
 
 
-COMMANDS = list(every_command(command_line(programs())))[1:]
+COMMANDS = list(every_command(command_line()))[1:]
 
 
 @pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[" ".join(path) for path, _ in COMMANDS])
