@@ -78,11 +78,15 @@ class FakeDeletionTopics:
     def messages(self, topic: DeletionTopic) -> list[StoredMessage]:
         """Return copies of all messages ever stored, including acknowledged ones, partition by partition."""
         with self.lock:
-            return [replace(message) for log in self.logs[topic] for message in log.messages]
+            return [replace(message) for message in self._stored(topic)]
 
     def waiting(self, topic: DeletionTopic) -> list[StoredMessage]:
         """Return copies of the unacknowledged messages."""
-        return [message for message in self.messages(topic) if not message.acknowledged]
+        with self.lock:
+            return [replace(message) for message in self._stored(topic) if not message.acknowledged]
+
+    def _stored(self, topic: DeletionTopic) -> Iterator[StoredMessage]:
+        return (message for log in self.logs[topic] for message in log.messages)
 
     def stall_delayed_tracker(self, *, stalled: bool = True) -> None:
         """Keep due delayed messages from delivery."""

@@ -371,7 +371,10 @@ class FakeMetadataStore:
 
     def _node(self, path: str) -> Node | None:
         node = self._tree.nodes.get(path)
-        return None if node is None else replace(node, children_count=len(self._tree.children[path]))
+        if node is None:
+            return None
+        count = len(self._tree.children[path])
+        return node if node.children_count == count else replace(node, children_count=count)
 
     def _add_parents(self, path: str) -> None:
         parts = path.split("/")[1:-1]

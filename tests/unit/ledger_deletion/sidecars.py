@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from pulsar_sidecar.features.ledger_deletion.grouping import GroupedPublisher, GroupedStore
 from pulsar_sidecar.features.ledger_deletion.metrics import DeletionMetrics
@@ -41,6 +42,8 @@ POLICY = DeletionPolicy(
 RETRY_POLICY = RetryPolicy(reconsume_later_ms=600_000, max_redeliver_count=10)
 METRICS = DeletionMetrics("local")
 NAME = "sidecar-1"
+
+_parsed = lru_cache(10_000)(parse_record)
 
 
 class Crash(BaseException):
@@ -342,12 +345,12 @@ def endings(fake_pulsar: FakePulsar) -> dict[tuple[int, str], list[tuple[str, st
 
 def accepted_records(fake_pulsar: FakePulsar) -> list[PendingDeleteLedgerInfo]:
     """Every record that the system topic ever accepted."""
-    return [parse_record(message.payload) for message in fake_pulsar.topics.messages(DeletionTopic.PENDING)]
+    return [_parsed(message.payload) for message in fake_pulsar.topics.messages(DeletionTopic.PENDING)]
 
 
 def dead(fake_pulsar: FakePulsar) -> set[tuple[int, str]]:
     """The records on the dead-letter topic."""
-    records = [parse_record(message.payload) for message in fake_pulsar.topics.messages(DeletionTopic.DEAD_LETTER)]
+    records = [_parsed(message.payload) for message in fake_pulsar.topics.messages(DeletionTopic.DEAD_LETTER)]
     return {(record.ledger_id, record.ledger_type.value) for record in records}
 
 
