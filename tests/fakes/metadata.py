@@ -374,7 +374,9 @@ class FakeMetadataStore:
         if node is None:
             return None
         count = len(self._tree.children[path])
-        return node if node.children_count == count else replace(node, children_count=count)
+        if node.children_count != count:
+            node = self._tree.nodes[path] = replace(node, children_count=count)
+        return node
 
     def _add_parents(self, path: str) -> None:
         parts = path.split("/")[1:-1]
