@@ -13,9 +13,11 @@ Time is counted in ticks of five minutes: the settle window and the delay of a r
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
+from msgspec import Struct
+from msgspec.structs import replace
 from pulsar_sidecar.features.ledger_deletion.record import Mark
 from pulsar_sidecar.features.ledger_deletion.second_phase.decide import (
     Delete,
@@ -31,6 +33,7 @@ from pulsar_sidecar.features.ledger_deletion.second_phase.decide import (
 )
 from pulsar_sidecar.model.ids import NodeVersion, OperationId
 from pulsar_sidecar.model.metadata import Guard
+from pulsar_sidecar.model.topic_stats import TopicInternalStats
 
 from tests.unit.ledger_deletion.cases import LEDGER_ID, NOW_MS, facts, record, stored, view
 
@@ -58,8 +61,7 @@ class Marker(Enum):
     OWNER = "a broker that trims, and may lose the bundle"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Copy:
+class Copy(Struct, frozen=True, order=True):
     """A message with the record.
 
     ``wait`` ticks until it is delivered; ``age`` ticks since the record was first seen in use, -1 for never.
@@ -89,8 +91,7 @@ class Rules:
     late_stale_links: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """A broker's memory of the topic.
 
     Attributes:
@@ -109,8 +110,7 @@ class Loaded:
 Ownership = tuple[int | None, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """A consumer's question to owners.
 
     Attributes:
@@ -128,8 +128,7 @@ class Question:
     repeated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(Struct, frozen=True):
     """State of the ledger, its node, the marker, the broker, the messages and the consumer.
 
     Attributes:
@@ -382,7 +381,7 @@ def _look_with_answer(state: State, question: Question, rules: Rules) -> Steps:
     names = () if answer is None or not answer.names else (LEDGER_ID,)
     reads = () if answer is None or not answer.reads else (LEDGER_ID,)
     owner = None if answer is None else view(ledgers=dict.fromkeys(names, 1), ledgers_being_read=frozenset(reads))
-    verdict = rules.decide(replace(_facts(state, copy, rules.marker), owner=owner), POLICY)
+    verdict = rules.decide(_facts(state, copy, rules.marker, owner), POLICY)
     if isinstance(verdict, Delete):
         (guard,) = verdict.guards
         yield "a consumer judges: delete", replace(looking, judged=(copy, guard.version))
@@ -443,7 +442,7 @@ def _carry_out(state: State, copy: Copy, guard: int) -> Steps:
         yield "the ledger is deleted, and the consumer dies", replace(deleted, crashes=state.crashes - 1)
 
 
-def _facts(state: State, copy: Copy, marker: Marker) -> Facts:
+def _facts(state: State, copy: Copy, marker: Marker, owner: TopicInternalStats | None = None) -> Facts:
     mark = {
         Marker.CAS: Mark(marked_version=NodeVersion(state.marked)),
         Marker.PLAIN: Mark(),
@@ -458,6 +457,7 @@ def _facts(state: State, copy: Copy, marker: Marker) -> Facts:
         references=Referenced(guard) if state.listed else nothing,
         operation_running=state.operation == "running",
         in_use_since_ms=None if copy.age < 0 else NOW_MS - copy.age * TICK_MS,
+        owner=owner,
     )
 
 
