@@ -8,9 +8,9 @@ TOOLS := $(VENV)/.tools
 CLIENT_GENERATOR := $(VENV)/openapi-client/.installed
 FAST_TESTS := tests/model tests/unit
 build-site = $(BIN)/sphinx-build -q -W --keep-going -n -b $(1) docs $(2)
-# Nearly half of a test's time is waiting for clocks and processes: up to 4 processors get two workers each. Neighbours
-# stay on one worker (`worksteal`), so what a module shares is made once.
-WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n > 4 ? n : 2 * n)))
+# Some tests wait for clocks and processes, so two processors get three workers; each more would collect all tests once
+# more. Neighbours stay on one worker (`worksteal`), so what a module shares is made once.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n > 4 ? n : (3 * n + 1) / 2)))
 RESULTS := $(VENV)/test-results
 RUN_FAST_TESTS := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --branches --part $(RESULTS)/unit.json $(FAST_TESTS)
 STATIC_CHECKS := check-format check-lint check-types check-contracts check-generated check-site
