@@ -75,6 +75,8 @@ class Runtime:
         was_ready: set from then on, until the sidecar finds that its metadata store is not the brokers' own.
     """
 
+    _migration: str | None = None
+
     def __init__(
         self,
         configuration: Configuration,
@@ -121,7 +123,7 @@ class Runtime:
         self.shadow_watch = ShadowWatch(self.shadows, ports.endangered_source, clock)
         self.namespaces = self._namespace_deletions(shared, recorder)
         self._gatherer = Gatherer(store, ports.entries, owners, OnlyCopies(ports.offloaded.is_whole, clock), root)
-        self._rate_limiter = RateLimiter(clock, self.stop, self.rate_per_second, self._is_paused)
+        self._rate_limiter = RateLimiter(clock, self.stop, self.rate_per_second, self._is_held)
         self._publishers: dict[DeletionTopic, Publisher] = {}
         self._publishers_lock = threading.Lock()
         self._backlog = BacklogCache(self._measure_backlog, clock)
@@ -185,7 +187,7 @@ class Runtime:
         )
 
     def _may_delete_topics(self) -> bool:
-        return self.ready.is_set() and not self._is_paused() and not self.stop.is_set()
+        return self.ready.is_set() and not self._is_held() and not self.stop.is_set()
 
     def _leak_watch(self) -> LeakWatch | None:
         ports, configuration = self.ports, self.configuration
@@ -326,6 +328,7 @@ class Runtime:
         clock, next_look = self.ports.clock, -math.inf
         while not self.stop.is_set():
             self.control = self.service_control.read()
+            self._look_for_migration()
             self.registry.keep()
             began = clock.monotonic_seconds()
             if began >= next_look:
@@ -397,11 +400,11 @@ class Runtime:
                 # Also while this sidecar is paused or has no records: calls delete and restore as long as it is ready.
                 self.check_migration()
                 next_check = clock.monotonic_seconds() + _UPKEEP_SECONDS
-            if self._is_paused():
+            if self._is_held():
                 clock.wait_seconds(_PAUSED_LOOK_SECONDS, self.stop)
                 continue
             deliveries = pending.receive()
-            if self._is_paused():
+            if self._is_held():
                 # The pause came while this sidecar was waiting for messages; brokers redeliver them later.
                 pending.postpone(deliveries)
                 continue
@@ -416,14 +419,18 @@ class Runtime:
                 next_look = clock.monotonic_seconds() + late_ms / 1000
 
     def check_migration(self) -> None:
-        """Raise before evaluating against a store that the brokers are migrating away from, as they may at any time."""
-        node = self.ports.store.read(MIGRATION)
-        migration = migration_of(None if node is None else node.data)
-        if migration is not None:
-            raise ConflictError(f"nothing is deleted: {migration}")
+        """Raise before deciding on a store that the brokers are migrating away from, as they may at any time."""
+        self._look_for_migration()
+        if self._migration is not None:
+            raise ConflictError(f"nothing is deleted or restored: {self._migration}")
 
-    def _is_paused(self) -> bool:
-        return self.control.paused
+    def _look_for_migration(self) -> None:
+        node = self.ports.store.read(MIGRATION)
+        self._migration = migration_of(None if node is None else node.data)
+
+    def _is_held(self) -> bool:
+        # A batch under a rate limit and the loops that delete topics and namespaces run on after a check.
+        return self.control.paused or self._migration is not None
 
     def _process(
         self, processor: PendingDeletionProcessor, pending: PendingDeletions, deliveries: Sequence[Delivery]

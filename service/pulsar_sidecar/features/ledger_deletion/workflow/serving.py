@@ -138,15 +138,19 @@ class LedgerDeletion:
     def _require_current_store(self) -> None:
         """Raise as `require_ready` does, also if brokers began to leave the metadata store a moment ago."""
         self.require_ready()
+        self._refuse_migration()
+
+    def _require_persistence(self) -> None:
+        """Raise unless a topic's deletion can be persisted, which needs the brokers' metadata store but no broker."""
+        if not self._runtime.was_ready.is_set() or self._runtime.stop.is_set():
+            self.require_ready()
+        self._refuse_migration()
+
+    def _refuse_migration(self) -> None:
         try:
             self._runtime.check_migration()
         except ConflictError as error:
             raise TemporaryError(str(error)) from error
-
-    def _require_persistence(self) -> None:
-        """Raise unless a topic's deletion can be persisted, which needs the metadata store but no broker."""
-        if not self._runtime.was_ready.is_set() or self._runtime.stop.is_set():
-            self.require_ready()
 
     # --- first phase -----------------------------------------------------------------------------------------------
 
@@ -269,7 +273,7 @@ class LedgerDeletion:
         """
         if not self._runtime.configuration.enabled:
             return None
-        self.require_ready()
+        self._require_current_store()
         operation = self._runtime.deleter.record_part(
             new_operation_id(topic),
             topic,
@@ -292,7 +296,7 @@ class LedgerDeletion:
 
         Any sidecar may take the next call, until one returns DONE. Raises as `ShadowDeleter.advance` does.
         """
-        self.require_ready()
+        self._require_current_store()
         refuse_own_topics(topic)
         status = self._runtime.shadow_deleter.advance(new_operation_id(topic), topic, requested_by=requested_by)
         log.info("shadow deletion advanced", topic=str(topic), stage=status.stage.value, waits_for=status.waits_for)
@@ -305,7 +309,7 @@ class LedgerDeletion:
 
         While it runs, a repeated call follows it. Raises as `NamespaceDeletions.delete` does.
         """
-        self.require_ready()
+        self._require_current_store()
         wait_ms = self._runtime.configuration.topic_deletion_wait_ms if wait else 0
         return self._runtime.namespaces.delete(namespace, force=force, requested_by=requested_by, wait_ms=wait_ms)
 
