@@ -116,7 +116,9 @@ def test_page_of_one_ledger(leaks: FakeBrowser) -> None:
     other = leaks.get("/ui/leaks/ledger?id=9")
     assert "not leaked" in other.words
     assert "watch append" not in other.words
-    assert leaks.get("/ui/leaks/ledger?id=x").status == 400
+    refused = leaks.get("/ui/leaks/ledger?id=seven")
+    assert refused.status == 400
+    assert "seven&#39; is no ledger id" in refused.text
 
 
 def test_a_ledgers_copies_in_tiered_storage(leaks: FakeBrowser) -> None:

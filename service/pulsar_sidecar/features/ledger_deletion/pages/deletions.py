@@ -339,5 +339,5 @@ def ledger_id_of(text: str) -> int:
     """Parse a form's ledger id."""
     ledger_id = parse_ledger_id(text.strip())
     if ledger_id is None:
-        raise InvalidInputError("the ledger's id must be a whole number, such as 4711")
+        raise InvalidInputError(f"{text[:100]!r} is no ledger id: it must be a whole number, such as 4711")
     return ledger_id
