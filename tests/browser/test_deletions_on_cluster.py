@@ -19,7 +19,7 @@ from tests.cluster.running import BROKERS
 from tests.cluster.sidecars import BASE, SidecarProcess
 from tests.cluster.tokens import TOKEN_CONF, token
 from tests.cluster.topics import record
-from tests.integration.test_deletion_followed import damaged, deletion_of, state_at
+from tests.integration.test_deletion_followed import damaged, deletion_of
 
 pytestmark = pytest.mark.browser
 
@@ -69,7 +69,7 @@ def test_a_stuck_topic_deletion_is_abandoned_by_its_typed_name(scene: Scene, loo
     topic, sidecar = scene.topic("damaged"), scene.sidecar
     with damaged(scene, topic) as before:
         location = deletion_of(scene, sidecar, topic)
-        until(lambda: state_at(sidecar, location)["state"] == "stuck", "it is stuck")
+        until(lambda: sidecar.call("GET", location)["state"] == "stuck", "it is stuck")
         look.open(f"{sidecar.url}/ui/")
         look.page.click("text=1 topic deletion cannot continue")
         look.page.select_option("[name=state]", "stuck")
