@@ -1,7 +1,7 @@
 """Brokers that leave the metadata store for another one: nothing more is deleted or restored there."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 from pulsar_sidecar.features.ledger_deletion.topic_deletion.operation import OPERATIONS
@@ -16,6 +16,17 @@ from tests.unit.ledger_deletion.orphans import about, orphan, recorded_orphans
 from tests.unit.ledger_deletion.test_serving import ready_service, service_of
 
 
+def leave(fake_pulsar: FakePulsar) -> None:
+    fake_pulsar.store.put(MIGRATION, b'{"phase":"PREPARATION","targetUrl":"oxia://o:1/n"}')
+
+
+def keep_up(fake_pulsar: FakePulsar, runtime: Runtime) -> None:
+    """Run one round of the upkeep."""
+    fake_pulsar.store.before("read", runtime.stop.set)
+    runtime._upkeep()
+    runtime.stop.clear()
+
+
 @dataclass
 class LeavingBrokers:
     """Pending deletions of brokers that leave the metadata store meanwhile; ``late`` are those of the watchdog."""
@@ -25,23 +36,20 @@ class LeavingBrokers:
     late: Sequence[str] = ()
     _calls: int = 0
 
-    def leave(self) -> None:
-        self.fake_pulsar.store.put(MIGRATION, b'{"phase":"PREPARATION","targetUrl":"oxia://o:1/n"}')
-
     def receive(self) -> Sequence[str]:
         assert not self._calls, "the sidecar has not noticed"
         self._calls += 1
-        self.fake_pulsar.clock.advance_ms(500 if self.late else 1_000)
+        self.fake_pulsar.clock.advance_ms(500)
         if not self.late:
-            self.leave()
+            leave(self.fake_pulsar)
         return self.received
 
     def overdue(self, late_ms: int, limit: int) -> Sequence[str]:
-        self.leave()
+        leave(self.fake_pulsar)
         return self.late
 
 
-@pytest.mark.parametrize("records", [{"received": ["a record"]}, {"late": ["a record"]}, {}], ids=str)
+@pytest.mark.parametrize("records", [{"received": ["a record"]}, {"late": ["a record"]}], ids=str)
 def test_metadata_migration_stops_the_second_phase_and_refuses_new_deletions(
     fake_pulsar: FakePulsar, topic: TopicName, records: dict[str, list[str]]
 ) -> None:
@@ -53,18 +61,25 @@ def test_metadata_migration_stops_the_second_phase_and_refuses_new_deletions(
         runtime._consume(None, LeavingBrokers(fake_pulsar, **records))
     with refused:
         runtime._work()
+    assert not fake_pulsar.topics.ensured
     with pytest.raises(TemporaryError):
         service.delete_topic(topic, partitioned=False, force=True, requested_by="me")
     assert not fake_pulsar.store.children(OPERATIONS)
 
 
-def test_a_paused_sidecar_notices_a_metadata_migration(fake_pulsar: FakePulsar) -> None:
+@pytest.mark.parametrize("paused", [True, False])
+def test_a_sidecar_without_work_notices_a_metadata_migration(
+    fake_pulsar: FakePulsar, monkeypatch: pytest.MonkeyPatch, paused: bool
+) -> None:
     runtime = ready_service(fake_pulsar)._runtime
-    runtime.control = replace(runtime.control, paused=True)
-    brokers = LeavingBrokers(fake_pulsar)
-    brokers.leave()
-    with pytest.raises(ConflictError, match="migrates to oxia"):
-        runtime._consume(None, brokers)
+    if paused:
+        runtime.service_control.pause("bookies are replaced", None)
+    leave(fake_pulsar)
+    keep_up(fake_pulsar, runtime)
+    monkeypatch.setattr(fake_pulsar.clock, "wait_seconds", lambda *_: pytest.fail("the sidecar has not noticed"))
+    for loop in (runtime._serve_without_consuming, lambda: runtime._consume(None, LeavingBrokers(fake_pulsar))):
+        with pytest.raises(ConflictError, match="migrates to oxia"):
+            loop()
 
 
 def test_metadata_migration_stops_direct_calls_of_a_sidecar_that_has_not_noticed(
@@ -73,7 +88,7 @@ def test_metadata_migration_stops_direct_calls_of_a_sidecar_that_has_not_noticed
     service = ready_service(fake_pulsar)
     ledger = orphan(fake_pulsar, topic)
     service._runtime.was_ready.set()
-    LeavingBrokers(fake_pulsar).leave()
+    leave(fake_pulsar)
     for call in (
         lambda: service.delete_ledger(about(topic, ledger), authoritative=True),
         lambda: service.undelete(ledger, force=False),
@@ -90,11 +105,11 @@ def test_metadata_migration_stops_a_batch_between_two_ledgers(fake_pulsar: FakeP
     runtime = ready_service(fake_pulsar)._runtime
     orphans = recorded_orphans(fake_pulsar, topic, 5)
 
-    def leave() -> None:
-        LeavingBrokers(fake_pulsar).leave()
+    def leave_now() -> None:
+        leave(fake_pulsar)
         keep_up(fake_pulsar, runtime)
 
-    fake_pulsar.store.before("delete_many", leave, path=ledger_path(orphans[2]))
+    fake_pulsar.store.before("delete_many", leave_now, path=ledger_path(orphans[2]))
     pending = fake_pulsar.topics.pending()
     runtime._process(runtime.processor(), pending, pending.receive())
     assert [fake_pulsar.store.peek(ledger_path(ledger)) is None for ledger in orphans] == [True] * 3 + [False] * 2
@@ -103,13 +118,6 @@ def test_metadata_migration_stops_a_batch_between_two_ledgers(fake_pulsar: FakeP
 def test_metadata_migration_stops_loops_that_delete_topics(fake_pulsar: FakePulsar) -> None:
     runtime = ready_service(fake_pulsar)._runtime
     assert runtime.driver.may_work()
-    LeavingBrokers(fake_pulsar).leave()
+    leave(fake_pulsar)
     keep_up(fake_pulsar, runtime)
     assert not runtime.driver.may_work()
-
-
-def keep_up(fake_pulsar: FakePulsar, runtime: Runtime) -> None:
-    """Run one round of the upkeep."""
-    fake_pulsar.store.before("read", runtime.stop.set)
-    runtime._upkeep()
-    runtime.stop.clear()

@@ -388,18 +388,15 @@ class Runtime:
 
     def _serve_without_consuming(self) -> None:
         while not self.stop.is_set():
-            self.check_migration()
+            self._refuse_seen_migration()
             self.ports.clock.wait_seconds(_UPKEEP_SECONDS, self.stop)
 
     def _consume(self, processor: PendingDeletionProcessor, pending: PendingDeletions) -> None:
         clock, late_ms = self.ports.clock, self.configuration.watchdog_late_ms
         next_look = clock.monotonic_seconds() + late_ms / 1000
-        next_check = -math.inf
         while not self.stop.is_set():
-            if clock.monotonic_seconds() >= next_check:
-                # Also while this sidecar is paused or has no records: calls delete and restore as long as it is ready.
-                self.check_migration()
-                next_check = clock.monotonic_seconds() + _UPKEEP_SECONDS
+            # Also while this sidecar is paused or has no records: calls delete and restore as long as it is ready.
+            self._refuse_seen_migration()
             if self._is_held():
                 clock.wait_seconds(_PAUSED_LOOK_SECONDS, self.stop)
                 continue
@@ -421,6 +418,9 @@ class Runtime:
     def check_migration(self) -> None:
         """Raise before deciding on a store that the brokers are migrating away from, as they may at any time."""
         self._look_for_migration()
+        self._refuse_seen_migration()
+
+    def _refuse_seen_migration(self) -> None:
         if self._migration is not None:
             raise ConflictError(f"nothing is deleted or restored: {self._migration}")
 
