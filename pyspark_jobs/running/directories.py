@@ -68,7 +68,7 @@ class Directory:
         left behind. `InvalidInputError`: this directory exists, or its parent does not; object stores need no parent.
         """
         if self._exists(self._root):
-            raise InvalidInputError(f"{self.place} exists already; nothing is overwritten, name another directory")
+            raise InvalidInputError(f"{self.place} already exists; nothing is overwritten, name another directory")
         parent = self._root.getParent()
         if self._renames_at_once() and parent is not None and not self._exists(parent):
             raise InvalidInputError(f"there is no directory above {self.place}; create it first")
@@ -104,7 +104,7 @@ class Directory:
         try:
             return bool(self._system.exists(path))
         except Exception as error:  # whatever the JVM throws for this file system
-            raise InvalidInputError(f"{self.place} cannot be looked for ({_reason(error)})") from error
+            raise InvalidInputError(f"{self.place} cannot be searched for ({_reason(error)})") from error
 
     def _close_to_others(self, status: Any) -> None:
         rights = OWNERS_DIRECTORY if status.isDirectory() else OWNERS_FILE

@@ -55,7 +55,7 @@ def check_spark_version(version: str) -> None:
     if ".".join(version.split(".")[:2]) not in SUPPORTED_VERSIONS:
         raise InvalidInputError(
             f"Spark {version} is not supported; use {', '.join(SUPPORTED_VERSIONS)}, "
-            "or pulsar-sidecar audit run, which does without Spark"
+            "or pulsar-sidecar audit run, which does not need Spark"
         )
 
 

@@ -66,7 +66,8 @@ def _call_with_spark(module: str, function: str, *arguments: Any) -> Any:
     """Call the demo; raise `PermanentError` if PySpark is not installed."""
     if find_spec("pyspark") is None:
         raise PermanentError(
-            "the demo compares an audit with Spark's, and PySpark is not installed; pip install 'pulsar-sidecar[demo]'"
+            "the demo compares an audit with Spark's and needs PySpark, which is not installed; pip install "
+            "'pulsar-sidecar[demo]'"
         )
     return _call(module, function, *arguments)
 
@@ -80,7 +81,7 @@ def _call_with_tables(module: str, function: str, *arguments: Any) -> Any:
     """Call a function that needs Arrow; raise `PermanentError` if that is not installed."""
     if find_spec("pyarrow") is None:
         raise PermanentError(
-            "this command works on tables, and Apache Arrow is not installed; pip install 'pulsar-sidecar[audit]', "
+            "this command needs Apache Arrow, which is not installed; pip install 'pulsar-sidecar[audit]', "
             "or use the image pulsar-sidecar-audit"
         )
     return _call(module, function, *arguments)

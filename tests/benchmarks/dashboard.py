@@ -265,7 +265,7 @@ def _made_deletions(count: int) -> Iterator[tuple[str, bytes]]:
             incarnations={managed_ledger_path(parse_topic_name(name).managed_ledger_name): number},
             recorded=tuple(map(str, range(10 * number, 10 * number + 10))),
             attempts=3,
-            last_reason="http://broker-7:8080 gave no answer (ReadTimeout); the sidecar keeps trying",
+            last_reason="http://broker-7:8080 did not respond (ReadTimeout); the sidecar keeps trying",
             not_before_ms=_NEVER_MS,
             failures=3,
             failing_since_ms=1_790_000_000_000,

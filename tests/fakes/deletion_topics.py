@@ -326,7 +326,7 @@ class FakeDeadLetters:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise TemporaryError("this user of the dead letters is closed; open a new one")
+            raise TemporaryError("this reader of the dead letters is closed; open a new one")
 
 
 _CONSUMED = (DeletionTopic.PENDING, DeletionTopic.RETRY)

@@ -222,7 +222,7 @@ class FakeMetadataStore:
             raise OutcomeUnknownError(f"the answer to the creation of {paths} was lost; read them again") from lost
         with self._tree.lock:
             if set(paths) & self._tree.nodes.keys() or len(set(paths)) < len(paths):
-                raise AlreadyExistsError(f"one of {paths} is there already")
+                raise AlreadyExistsError(f"one of {paths} already exists")
             for node in nodes:
                 self._add_parents(node.path)
                 self._add(node.path, node.data, ephemeral=node.ephemeral)
@@ -256,7 +256,7 @@ class FakeMetadataStore:
             raise OutcomeUnknownError(f"the answer to the creation of {path} was lost; read it again") from lost
         with self._tree.lock:
             if path in self._tree.nodes:
-                raise AlreadyExistsError(f"{path} is there already")
+                raise AlreadyExistsError(f"{path} already exists")
             self._add_parents(path)
             node = self._add(path, data, ephemeral=ephemeral)
         if lost is not None:

@@ -96,4 +96,4 @@ def check_ids(messages: Sequence[OutgoingMessage]) -> None:
     if ids and len(ids) != len(messages):
         raise InvalidInputError("give every message of a call a sequence id, or none of them")
     if ids and (ids[0] < 0 or any(later <= earlier for earlier, later in pairwise(ids))):
-        raise InvalidInputError("sequence ids are not negative, and ascend within a call")
+        raise InvalidInputError("sequence ids must not be negative, and must ascend within a call")

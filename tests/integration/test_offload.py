@@ -510,7 +510,7 @@ def test_an_audit_of_tiered_storage(
         assert (row["finding"], row["standing"], row["cause"]) == ("unreferenced", "condemned", causes[topic])
     assert {(topic, ledger_id): (row["finding"], row["reason"]) for (topic, ledger_id), row in mine.items()} == {
         (str(damaged), no_data): ("damaged", "data missing; BookKeeper still has the ledger"),
-        (str(damaged), cut): ("damaged", "the index is too short, or is not one; BookKeeper still has the ledger"),
+        (str(damaged), cut): ("damaged", "the index is too short, or is not an index; BookKeeper still has the ledger"),
         (str(moved), lost): (
             "lost",
             "the data do not hold every entry of a closed ledger; by the list tiered storage has the only copy",

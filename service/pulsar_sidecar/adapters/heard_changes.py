@@ -107,4 +107,4 @@ class HeardChanges:
         elif waiting == 1:
             self.stirred.notify_all()
         elif waiting > self._scope.most_waiting:
-            self.lose(f"more than {format_count(self._scope.most_waiting, 'node')} were waiting to be taken")
+            self.lose(f"more than {format_count(self._scope.most_waiting, 'node')} were waiting to be processed")

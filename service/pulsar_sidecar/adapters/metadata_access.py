@@ -31,7 +31,7 @@ class StoreCredential:
 
 @dataclass(frozen=True, slots=True)
 class StoreTls:
-    """TLS of connections to ZooKeeper: PEM files of trusted authorities, and of the client's certificate."""
+    """TLS of connections to ZooKeeper: PEM files with trusted CA certificates and with the client's certificate."""
 
     trusted: Path
     certificate: Path | None = None
@@ -57,7 +57,7 @@ def parse_credential(text: str | None) -> StoreCredential | None:
     if not colon or not secret or (scheme == _SASL and ":" not in secret):
         raise InvalidInputError(
             "metadataStoreAuth must be scheme:credential, such as digest:user:password or sasl:user:password, or "
-            "file:///path of a file with that"
+            "file:///path of a file that contains it"
         )
     return StoreCredential(scheme, secret)
 

@@ -48,7 +48,7 @@ def check_data(path: str, data: bytes) -> None:
     check_path(path)
     if len(data) + len(path.encode()) + _REQUEST_OVERHEAD_BYTES > _MAX_REQUEST_BYTES:
         raise InvalidInputError(
-            f"{format_count(len(data), 'byte')} for {path} are more than ZooKeeper takes in one request (10 MB)"
+            f"{format_count(len(data), 'byte')} for {path} are more than ZooKeeper accepts in one request (10 MB)"
         )
 
 

@@ -41,7 +41,7 @@ class OpenIdIssuers:
     """`server.authentication_open_id.IssuerKeys` over HTTP."""
 
     def __init__(self, issuers: Collection[str], clock: Clock, caching: KeyCaching, trusted: Path | None) -> None:
-        """Use the PEM file ``trusted`` of the issuers' authorities; raise `InvalidInputError` if it is unusable."""
+        """Trust the CA certificates in the PEM file ``trusted``; raise `InvalidInputError` if it is unusable."""
         trusting(trusted)
         self._issuers = {issuer: _Issuer(issuer, clock, caching, trusted) for issuer in issuers}
 

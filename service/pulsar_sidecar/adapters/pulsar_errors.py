@@ -159,5 +159,5 @@ _NEXT_STEP: Final[dict[_Kind, str]] = {
     NotFoundError: "check the name",
     PermanentError: "trying again changes nothing",
     TemporaryError: "try again",
-    UnreachableError: "check that it runs and can be reached",
+    UnreachableError: "check that it is running and reachable",
 }

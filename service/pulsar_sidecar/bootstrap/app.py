@@ -194,7 +194,7 @@ class _Process:
             self._server.end()
         except Exception:
             log.exception("opening the features failed")
-            self._failure = PermanentError("the features could not be opened; the log has the details")
+            self._failure = PermanentError("the features could not be opened; see the log")
             self._server.end()
 
     def _cluster_name(self) -> str | None:

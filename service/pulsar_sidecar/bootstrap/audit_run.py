@@ -38,7 +38,7 @@ def perform_audit(request: AuditRequest, report: Report) -> AuditResult:
         TemporaryError: the audit could not be written.
     """
     if request.output.exists():
-        raise InvalidInputError(f"{request.output} exists already; nothing is overwritten, name another directory")
+        raise InvalidInputError(f"{request.output} already exists; nothing is overwritten, name another directory")
     manifests = read_manifest(request.dump, InputKind.DUMP), read_manifest(request.listing, InputKind.LISTING)
     offloaded = None
     if request.offloaded is not None:

@@ -41,7 +41,7 @@ class BrokerVersions:
         if version in TESTED_VERSIONS:
             log.info("tested against this Pulsar version", pulsar=version)
         elif of_line:
-            log.info("not tested against this Pulsar patch version, only others", pulsar=version, tested=of_line)
+            log.info("tested against other patch versions of this Pulsar line only", pulsar=version, tested=of_line)
         else:
             log.warning("not tested against this Pulsar version", pulsar=version, tested=TESTED_VERSIONS)
 

@@ -26,10 +26,12 @@ _COMMANDS: Final = "pulsar_sidecar.cli.commands"
 _FEATURES: Final = "pulsar_sidecar.features"
 _IMPORTED_LATER: Final = (
     LazyCommand("serve", "Run the sidecar until a signal stops it.", f"{_COMMANDS}.serving:app"),
-    LazyCommand("doctor", "Check the cluster against the sidecar's needs.", f"{_FEATURES}.doctor.cli:app", True),
+    LazyCommand(
+        "doctor", "Check that the cluster meets the sidecar's requirements.", f"{_FEATURES}.doctor.cli:app", True
+    ),
     LazyCommand(
         "drained",
-        "Show what would stay undone if the sidecars were removed now.",
+        "Show what would be left undone if the sidecars were removed now.",
         "pulsar_sidecar.bootstrap.drained:app",
         True,
     ),
@@ -37,7 +39,7 @@ _IMPORTED_LATER: Final = (
     LazyCommand(
         "local-cluster", "Start, break and take down a real Pulsar cluster here.", f"{_COMMANDS}.local_cluster:app"
     ),
-    LazyCommand("demo", "Show the purpose of the sidecar on a real cluster.", f"{_COMMANDS}.local_cluster:demo_app"),
+    LazyCommand("demo", "Demonstrate the sidecar on a real cluster.", f"{_COMMANDS}.local_cluster:demo_app"),
     LazyCommand(
         "publish", "Publish a file's records, each exactly once and in order.", f"{_FEATURES}.publishing.cli:app", True
     ),

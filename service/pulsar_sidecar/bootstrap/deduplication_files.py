@@ -64,7 +64,7 @@ def look_for_duplicates(request: DuplicatesRequest, report: Report) -> Duplicate
         TemporaryError: the result could not be written.
     """
     if request.output.exists():
-        raise InvalidInputError(f"{request.output} exists already; nothing is overwritten, name another directory")
+        raise InvalidInputError(f"{request.output} already exists; nothing is overwritten, name another directory")
     place = str(request.output)
     with ended_in_order(), few_ahead(min(len(os.sched_getaffinity(0)), _MAX_THREADS)) as workers:
         extract = MessageExtract(request.extract, workers)

@@ -33,7 +33,7 @@ def own_facts(settings: Settings, warnings: Sequence[str], now_ms: int) -> OwnFa
         Feature(
             "deletion of unnamed ledgers",
             settings.bookkeeper_exclusive_to_cluster,
-            "a ledger may be deleted that no list of this cluster named",
+            "ledgers that no list of this cluster named may be deleted",
             "bookkeeperExclusiveToCluster=true where no other cluster uses this BookKeeper",
         ),
         Feature(
@@ -43,22 +43,22 @@ def own_facts(settings: Settings, warnings: Sequence[str], now_ms: int) -> OwnFa
             "offloadAllowedLocations to the buckets",
         ),
         Feature(
-            "cancelling of delayed messages",
+            "cancelling delayed messages",
             settings.delayed_message_cancelling_enabled,
-            "it takes delayed messages back before they are due",
+            "it cancels delayed messages before they are due",
             "delayedMessageCancellingEnabled=true",
         ),
         Feature(
-            "passing on to brokers",
+            "pass-through to brokers",
             settings.admin_pass_through_enabled,
-            "what the sidecar does not serve itself goes to the brokers",
+            "requests that the sidecar does not serve itself go to the brokers",
             "adminPassThroughEnabled=true",
         ),
         Feature(
             "authentication of callers",
             settings.authentication_enabled,
             "other machines may call, with a credential",
-            "authenticationEnabled=true with superUserRoles and what proves a role, such as tokenPublicKey",
+            "authenticationEnabled=true with superUserRoles and a way to verify roles, such as tokenPublicKey",
         ),
     )
     deletes, buffer = settings.topic_two_phase_deletion_enabled, settings.jute_max_buffer_bytes
@@ -85,7 +85,6 @@ def _file_warnings(settings: Settings) -> Iterator[str]:
     wanted = settings.max_http_server_connections
     if (most := connections_for_callers(wanted)) < wanted:
         yield (
-            f"this process may open too few files for maxHttpServerConnections={wanted}: it takes "
-            f"{format_count(most, 'connection')}; "
-            "raise its limit (ulimit -n, LimitNOFILE)"
+            f"this process may open too few files for maxHttpServerConnections={wanted}: it can serve "
+            f"{format_count(most, 'connection')}; raise its limit (ulimit -n, LimitNOFILE)"
         )

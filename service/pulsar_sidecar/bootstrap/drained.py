@@ -35,7 +35,7 @@ class Left:
 
 @app.command(epilog=f"{EXIT_CODES} 2: something is left. 4: something could not be counted.")
 def drained(ctx: Context) -> None:
-    """Show what would stay undone if the sidecars were removed now.
+    """Show what would be left undone if the sidecars were removed now.
 
     The command changes nothing. It names features that are switched off on the sidecar, and does not check them.
 
@@ -49,7 +49,7 @@ def drained(ctx: Context) -> None:
         raise typer.Exit(ExitCode.NOT_ALL)
     if rows:
         raise typer.Exit(ExitCode.FINDINGS)
-    output.info("the sidecars can be removed: nothing would stay undone")
+    output.info("the sidecars can be removed: nothing would be left undone")
 
 
 def _document(left: Left) -> dict[str, object]:
@@ -121,7 +121,7 @@ def _cancellations(client: SidecarClient) -> Iterator[Left]:
     yield Left(
         "open cancellations",
         status.open_cancellations if status.log_read else None,
-        "a message is delivered if its broker loses the acknowledgement, or has not got it yet",
+        "a message is delivered if its broker loses the acknowledgement, or has not received it yet",
         "wait until the messages' due times have passed",
     )
 
@@ -129,7 +129,7 @@ def _cancellations(client: SidecarClient) -> Iterator[Left]:
 def _plans(client: SidecarClient) -> Iterator[Left]:
     plans = client.result(list[UnfinishedPlan], "GET", "/admin/v2/audit-plans")
     yield Left(
-        "plans of audits that were sent in part",
+        "audit plans that were sent only in part",
         len(plans),
         "the ledgers of the rows that were not sent stay on the bookies",
         "; ".join(_resumption(plan) for plan in plans),

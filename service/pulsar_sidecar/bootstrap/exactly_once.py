@@ -24,7 +24,7 @@ from pulsar_sidecar.model.progress import Report, ReportWork
 
 _READ_SECONDS = 30.0
 """A producer waits while its topic replays entries for deduplication."""
-_STOPPING = "stopping: waiting until what was sent is confirmed, then writing the checkpoint (again: end at once)"
+_STOPPING = "stopping: waiting for confirmations, then writing the checkpoint (repeat the signal to end at once)"
 
 
 @contextmanager

@@ -59,7 +59,7 @@ def traces_sent(environment: Mapping[str, str], instance: str, version: str) -> 
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise InvalidInputError(
-            f"OTEL_* variables ask for traces, and {error.name} is not installed: pip install "
+            f"OTEL_* variables enable traces, but {error.name} is not installed: pip install "
             "'pulsar-sidecar[telemetry]', or set OTEL_TRACES_EXPORTER=none"
         ) from error
     own = Resource({SERVICE_NAME: "pulsar-sidecar", SERVICE_INSTANCE_ID: instance, SERVICE_VERSION: version})
@@ -69,7 +69,7 @@ def traces_sent(environment: Mapping[str, str], instance: str, version: str) -> 
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     record_with(provider.get_tracer("pulsar-sidecar", version))
     log.info(
-        "traces are sent", endpoint=next((environment[each] for each in _ENDPOINTS if environment.get(each)), None)
+        "trace export enabled", endpoint=next((environment[each] for each in _ENDPOINTS if environment.get(each)), None)
     )
     try:
         yield

@@ -18,7 +18,7 @@ from pulsar_sidecar.cli.output import Format
 
 _HELP = """Operator's tools that run beside unmodified Apache Pulsar brokers.
 
-Options for the connection stand before the command, as with pulsar-admin, and are also read from PULSAR_SIDECAR_*
+Connection options precede the command, as with pulsar-admin, and are also read from PULSAR_SIDECAR_*
 (PULSAR_SIDECAR_ADMIN_URL, PULSAR_SIDECAR_AUTH_PARAMS, ...) and, for credentials and TLS, from the client.conf that
 PULSAR_CLIENT_CONF names.
 
@@ -59,7 +59,7 @@ def _global_options(
         str | None,
         typer.Option(
             metavar="PARAMS",
-            help="token:... or file:///path. Other users see it in the process list; prefer client.conf.",
+            help="token:... or file:///path. Other users can see it in the process list; prefer client.conf.",
         ),
     ] = None,
     request_timeout: Annotated[
@@ -77,9 +77,9 @@ def _global_options(
         ),
     ] = None,
     tls_trust_cert_path: Annotated[
-        str | None, typer.Option(metavar="FILE", help="PEM file of trusted certificate authorities.")
+        str | None, typer.Option(metavar="FILE", help="PEM file with trusted CA certificates.")
     ] = None,
-    output_format: Annotated[Format, typer.Option(help="Output format, also after the command.")] = Format.TABLE,
+    output_format: Annotated[Format, typer.Option(help="Output format; may also follow the command.")] = Format.TABLE,
     output: Annotated[Format | None, typer.Option(hidden=True)] = None,
     _version: Annotated[
         bool, typer.Option("--version", "-v", callback=_show_version, is_eager=True, help="Show the version and exit.")

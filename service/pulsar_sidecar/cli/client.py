@@ -134,8 +134,8 @@ class SidecarClient:
                         yield parse_answer(kind, json.loads(line))
         except requests.RequestException as error:
             raise UnreachableError(
-                f"the answer from {origin(self._url)} broke off ({type(error).__name__}); what was printed is done, "
-                "and every call may be repeated"
+                f"the answer from {origin(self._url)} was interrupted ({type(error).__name__}); what was printed is "
+                "done, and every call may be repeated"
             ) from error
         except ValueError as error:
             raise ServiceRefusedError(200, "the answer is not JSON lines; does --admin-url name a sidecar?") from error

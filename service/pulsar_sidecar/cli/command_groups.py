@@ -102,8 +102,8 @@ class CommandGroup(TyperGroup):
             if not ctx.obj.called:
                 raise
             output.info(
-                f"the answer is not in the form that this command expects ({type(error).__name__}: "
-                f"{output.printable(str(error))[:100]}); does --admin-url name a sidecar, and of this version?"
+                f"the response is not in the form that this command expects ({type(error).__name__}: "
+                f"{output.printable(str(error))[:100]}); does --admin-url name a sidecar of this version?"
             )
             raise typer.Exit(ExitCode.FAILED) from error
 

@@ -69,8 +69,8 @@ MetadataStoreAuth = Annotated[
     typer.Option(
         "--metadata-store-auth",
         metavar="SCHEME:CREDENTIAL",
-        help="For ZooKeeper: file:///path of a file with digest:user:password or sasl:user:password, or that itself, "
-        "which other users see in the process list.",
+        help="For ZooKeeper: file:///path of a file with digest:user:password or sasl:user:password; or these "
+        "themselves, which other users can see in the process list.",
     ),
 ]
 LedgersRootPath = Annotated[
@@ -151,7 +151,8 @@ class GlobalOptions:
         host = parts.hostname or ""
         if credentials.is_secret and parts.scheme == "http" and not is_loopback(host):
             output.info(
-                f"the token is sent unencrypted to {output.printable(host)}; serve the sidecar with TLS and use https://"
+                f"the token is sent unencrypted to {output.printable(host)}; serve the sidecar with TLS and use "
+                "https://"
             )
         return client
 

@@ -51,13 +51,11 @@ class DemoReport:
             "",
             *table,
             "",
-            f"  the sidecar had {format_count(drain.recorded, 'record')} confirmed before the brokers were "
-            "asked, and finished "
-            f"{drain.finished} (killed brokers repeat some);",
+            f"  the sidecar had {format_count(drain.recorded, 'record')} confirmed before the brokers were asked, and "
+            f"finished {drain.finished} (killed brokers repeat some);",
             f"  {drain.pending} were pending {drain.seconds:.1f} s after the last deletion was accepted",
-            f"  of {format_count(watched.leaked, 'ledger')} that leaked while the sidecar only watched "
-            f"{watched.left} were left "
-            f"{watched.seconds:.0f} s later (settle time {SETTLE_SECONDS} s, by default 200)",
+            f"  of {format_count(watched.leaked, 'ledger')} that leaked while the sidecar only watched {watched.left} "
+            f"were left {watched.seconds:.0f} s later (settle time {SETTLE_SECONDS} s, by default 200)",
             *_audit_lines(self.audit),
             *_cancelling_lines(self.cancelling),
             f"  all steps took {self.seconds:.0f} s",
@@ -68,7 +66,7 @@ class DemoReport:
             f"    a broker  curl {self.web_service_url}/admin/v2/brokers/health",
             f"    the CLI   pulsar-sidecar --admin-url {self.sidecar_url} ledger-deletion status",
             f"    the audit {self.audit.report}",
-            "  and end it with: make demo-down",
+            "  and stop it with: make demo-down",
             "",
             f"  All of it in a browser: {self.sidecar_url}/ui/",
         ]
@@ -109,9 +107,8 @@ def run(
 def _cancelling_lines(found: CancellationResult) -> list[str]:
     statuses = ", ".join(f"{count} {status}" for status, count in found.statuses.items())
     return [
-        f"  of {format_count(found.sent, 'delayed message')} {found.cancelled} were cancelled ({statuses}) "
-        "before both brokers were "
-        f"killed: {found.delivered} of these were",
+        f"  of {format_count(found.sent, 'delayed message')} {found.cancelled} were cancelled ({statuses}) before "
+        f"both brokers were killed: {found.delivered} of these were",
         f"  delivered; of the others {found.lost} were lost and {found.repeated} delivered twice",
     ]
 
@@ -121,8 +118,7 @@ def _audit_lines(audit: AuditResult) -> list[str]:
     end = audit.at_end
     return [
         f"  the audit's plan had {format_count(audit.planned, 'ledger')}, {audit.leaked_in_plan} of the "
-        f"{audit.leaked} that leaked; "
-        f"applied, {audit.left} of them are left;",
+        f"{audit.leaked} that leaked; applied, {audit.left} of them are left;",
         f"  the Spark job found {same if audit.spark_agrees else 'OTHER rows'};",
         f"  a last audit {'is clean' if end.clean else 'is NOT CLEAN'}: {end}",
     ]

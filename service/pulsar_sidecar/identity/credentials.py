@@ -203,14 +203,16 @@ def _token_credentials(params: str) -> ClientCredentials:
         return ClientCredentials(AuthPlugin.TOKEN, token_file=_file(params))
     token = params.removeprefix("token:").strip()
     if not _is_token(token):
-        raise InvalidInputError("authParams of the token plugin are token:<token>, file:///path or the token itself")
+        raise InvalidInputError(
+            "authParams of the token plugin must be token:<token>, file:///path or the token itself"
+        )
     return ClientCredentials(AuthPlugin.TOKEN, token=token)
 
 
 def _file(url: str) -> Path:
     path = path_of(url)
     if path == Path():
-        raise InvalidInputError("authParams in a file are file:///path/to/it")
+        raise InvalidInputError("authParams in a file must be file:///path/to/it")
     return path
 
 
@@ -236,7 +238,7 @@ def _json_object(params: str) -> dict[str, object]:
     except (OSError, ValueError):
         document = None
     if not isinstance(document, dict):
-        raise InvalidInputError("authParams are not the JSON object that this authPlugin takes")
+        raise InvalidInputError("authParams must be the JSON object that this authPlugin expects")
     return document
 
 

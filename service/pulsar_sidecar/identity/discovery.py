@@ -14,7 +14,7 @@ _PATH = "/.well-known/openid-configuration"
 def discovered_url(issuer: str, name: str, trusted: Path | None) -> str:
     """Return the URL that the issuer's document has under this name, such as ``jwks_uri``.
 
-    ``trusted``: PEM file of the authorities of the issuer's certificate; None: those of the system.
+    ``trusted``: PEM file with the CA certificates that verify the issuer; None: the system's.
 
     Raises:
         TemporaryError: the document cannot be read, is another issuer's, or names no such URL.

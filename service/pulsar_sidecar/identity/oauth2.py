@@ -34,7 +34,7 @@ class OAuth2Request:
 
     Attributes:
         private_key: URL of the key's file, ``file:`` or ``data:``, which is read for each token.
-        trusted: PEM file of the authorities of the issuer's certificate.
+        trusted: PEM file with the CA certificates that verify the issuer.
     """
 
     issuer: str

@@ -83,9 +83,9 @@ _PASSING_REFUSALS = {
     "BindException": _LOST_PORT,
     "Address already in use": _LOST_PORT,
     "Failed to start org.apache.bookkeeper.http server": _LOST_PORT,
-    "LockBusyException": "its name is still held by the session of the process before it",
-    "NodeExists for /ledgers/underreplication": "another bookie laid out the store in the same moment",
-    "BadVersion for /ledgers/underreplication": "another bookie laid out the store in the same moment",
+    "LockBusyException": "its name is still held by the previous process's session",
+    "NodeExists for /ledgers/underreplication": "another bookie laid out the store at the same moment",
+    "BadVersion for /ledgers/underreplication": "another bookie laid out the store at the same moment",
     "Failed to load topic within timeout": "a topic did not load; two of its threads may be deadlocked",
 }
 """Log lines of failures that a later start may avoid, with their meaning.
@@ -162,11 +162,11 @@ class LocalCluster:
         """
         process = read_state(self._directory).member(name).process
         if process is None or not processes.send_signal(process, number):
-            raise ClusterNotFoundError(f"{name} does not run; start it with restart")
+            raise ClusterNotFoundError(f"{name} is not running; start it with restart")
         if number not in (signal.SIGKILL, signal.SIGTERM):
             return
         if not processes.wait_until_gone(process, self._clock, timeout_seconds):
-            raise MemberFailedError(f"{name} still runs {timeout_seconds:.0f} s after {number.name}")
+            raise MemberFailedError(f"{name} is still running {timeout_seconds:.0f} s after {number.name}")
 
     def restart(self, name: str) -> None:
         """Restart a member with the same ports and data, and wait until it is ready.
@@ -252,7 +252,7 @@ class LocalCluster:
             if not running:
                 what = f"ended with exit code {processes.exit_code(process)} before it was ready"
                 if self._clock.monotonic_seconds() < may_end_until:
-                    return f"{what}, maybe since the session of the process before it ended meanwhile"
+                    return f"{what}, perhaps because the previous process's session has ended since"
                 raise MemberFailedError(f"{member.name} {what}; {_excerpt(output)}")
             if self._clock.monotonic_seconds() > deadline:
                 raise MemberFailedError(f"{member.name} was not ready in time; {_excerpt(output)}")
@@ -296,7 +296,7 @@ class LocalCluster:
 
 def _refuse_if_in_use(directory: Path) -> None:
     if has_state(directory):
-        raise ClusterExistsError(f"{directory} holds a cluster already; take it down first with down")
+        raise ClusterExistsError(f"{directory} already holds a cluster; take it down first with down")
     if directory.exists() and any(directory.iterdir()):
         raise ClusterExistsError(f"{directory} is not empty; choose another directory")
 

@@ -91,7 +91,9 @@ class ClusterSpec:
 
     def __post_init__(self) -> None:
         if self.bookies < 0 or self.brokers < 0 or (self.brokers and not self.bookies):
-            raise InvalidInputError("a cluster has 0 or more bookies and brokers, and brokers need at least 1 bookie")
+            raise InvalidInputError(
+                "a cluster must have 0 or more bookies and brokers, and brokers need at least 1 bookie"
+            )
         unknown = set(self.member_conf) - set(self.member_names())
         if unknown:
             names = ", ".join(self.member_names())

@@ -1,4 +1,4 @@
-"""A command's identity to brokers and its trusted authorities, by the names of Pulsar's ``client.conf``."""
+"""A command's identity to brokers and its trusted CA certificates, by the names of Pulsar's ``client.conf``."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

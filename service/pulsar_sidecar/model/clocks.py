@@ -64,7 +64,7 @@ class Pace:
     """Rate limit of bulk reading, on average per second: other clients of the same servers should not notice it."""
 
     def __init__(self, clock: Clock, per_second: float | None, hurry: StopSignal | None = None) -> None:
-        """Begin with ``per_second`` things a second; None for no limit, and ``hurry`` lifts it while it is set."""
+        """Allow ``per_second`` items per second (None: no limit); ``hurry`` lifts the limit while it is set."""
         self._clock = clock
         self._per_second = per_second
         self._hurry = hurry

@@ -165,14 +165,14 @@ class MetadataStore(NodeReader, Protocol):
         """Create a node and its missing parents.
 
         Raises:
-            AlreadyExistsError: the node is there already.
+            AlreadyExistsError: the node already exists.
         """
 
     def create_together(self, nodes: Sequence[NewNode]) -> None:
         """Create all of them in order, or none, in one atomic step; missing parents that are not among them first.
 
         Raises:
-            AlreadyExistsError: one of them is there already.
+            AlreadyExistsError: one of them already exists.
         """
 
     def delete_together(self, paths: Sequence[str]) -> None:

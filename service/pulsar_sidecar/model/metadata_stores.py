@@ -8,8 +8,8 @@ WHERE_TO_FIND_IT: Final = (
     "it is the brokers' own metadataStoreUrl, in broker.conf; `pulsar standalone` has one that others can read "
     f"if it is started as {STANDALONE}: zk:localhost:2181"
 )
-_ONLY_TWO: Final = "the sidecar works only for clusters that keep their metadata in ZooKeeper or etcd"
-_START_AGAIN: Final = f"start it as {STANDALONE}, which begins with no data, and give zk:localhost:2181"
+_ONLY_TWO: Final = "the sidecar supports only clusters that keep their metadata in ZooKeeper or etcd"
+_START_AGAIN: Final = f"start it as {STANDALONE}, which starts with no data, and give zk:localhost:2181"
 _ADVICE: Final = {
     "rocksdb": f"RocksDB, the default of `pulsar standalone`, can be read by its own process only; {_START_AGAIN}; "
     "or stop it and audit a copy of its files: pulsar-sidecar metadata dump --source rocksdb-copy:DIRECTORY",

@@ -156,9 +156,9 @@ def parse_topic_name(text: str) -> TopicName:
     try:
         length_bytes = len(text.encode("utf-8"))
     except UnicodeEncodeError:
-        raise InvalidInputError("a topic name is a Unicode string without lone surrogates") from None
+        raise InvalidInputError("a topic name must be a Unicode string without lone surrogates") from None
     if length_bytes > MAX_NAME_BYTES:
-        raise InvalidInputError(f"a topic name is at most {MAX_NAME_BYTES} bytes long")
+        raise InvalidInputError(f"a topic name must be at most {MAX_NAME_BYTES} bytes long")
     domain_text, separator, rest = text.partition("://")
     if not separator:
         domain_text, rest = TopicDomain.PERSISTENT.value, _completed(text)

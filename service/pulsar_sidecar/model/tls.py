@@ -10,7 +10,7 @@ from pulsar_sidecar.model.errors import InvalidInputError
 
 
 def trusting(trusted: Path | None) -> ssl.SSLContext:
-    """Return a client's context that trusts the authorities in this PEM file, or those of the system.
+    """Return a client's context that trusts the CA certificates in this PEM file, or the system's.
 
     Raises:
         InvalidInputError: the file cannot be used.
@@ -22,7 +22,7 @@ def trusting(trusted: Path | None) -> ssl.SSLContext:
 
 
 def load_trusted(context: ssl.SSLContext, trusted: Path) -> None:
-    """Load the authorities in this PEM file into the context as trusted.
+    """Load the CA certificates in this PEM file into the context as trusted.
 
     Raises:
         InvalidInputError: the file cannot be used.

@@ -63,7 +63,9 @@ class CompactedLedgers:
         tail = self.entries.read_tail(cursor.cursor_ledger, metadata, TAIL_ENTRIES)
         after = self.store.read(node.path)
         if after is None or after.version != node.version:
-            raise TemporaryError(f"the compaction cursor's ledger {cursor.cursor_ledger} moved to other bookies; again")
+            raise TemporaryError(
+                f"the compaction cursor's ledger {cursor.cursor_ledger} moved to other bookies; try again"
+            )
         if not tail:
             raise TemporaryError(f"no bookie holds an entry of the compaction cursor's ledger {cursor.cursor_ledger}")
         ids = (position_entry_compacted_ledger(entry.payload) for entry in tail)

@@ -89,9 +89,8 @@ def expand(algorithm: int, payload: bytes, size_bytes: int, what: str) -> bytes:
     """
     if not 0 <= size_bytes <= MAX_UNCOMPRESSED_BYTES:
         raise UndecodableError(
-            f"{what} promises {format_count(size_bytes, 'byte')}, and at most {MAX_UNCOMPRESSED_BYTES} are "
-            "ever expanded; "
-            "inspect it with zkCli.sh"
+            f"{what} claims {format_count(size_bytes, 'byte')}, and at most {MAX_UNCOMPRESSED_BYTES} are ever "
+            "expanded; inspect it with zkCli.sh"
         )
     try:
         plain = _expand(algorithm, payload, size_bytes, what)

@@ -28,5 +28,6 @@ def migration_of(data: bytes | None) -> str | None:
     if phase in _STAYS:
         return None
     return (
-        f"the brokers' metadata migrates to {target} ({phase} at {MIGRATION}) and the sidecar works on ZooKeeper only"
+        f"the brokers' metadata is migrating to {target} ({phase} at {MIGRATION}), and the sidecar works on "
+        "ZooKeeper only"
     )

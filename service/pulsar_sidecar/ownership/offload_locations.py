@@ -129,7 +129,7 @@ def copy_of(ledger_id: LedgerId, context: OffloadContext, managed_ledger: Manage
     if context.segments:
         raise PermanentError(
             f"ledger {ledger_id} was offloaded in streaming segments, which may hold other ledgers as well; "
-            "delete the objects in the object store when no ledger in them is needed any more"
+            "delete the objects in the object store when no ledger in them is still needed"
         )
     halves = (context.uid_msb, context.uid_lsb)
     if not 0 <= ledger_id <= MAX_LEDGER_ID or any(half not in _HALF_RANGE for half in halves):
@@ -298,7 +298,7 @@ def _endpoint(url: str) -> str | None:
         raise InvalidInputError("an endpoint's URL cannot be read; write https://host:port") from error
     plain = not (parts.username or parts.password or parts.query or parts.fragment)
     if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or not plain or not url.isprintable() or " " in url:
-        raise InvalidInputError("an endpoint is an http or https URL without user, query or fragment")
+        raise InvalidInputError("an endpoint must be an http or https URL without user, query or fragment")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     suffix = "" if port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{port}"
     return f"{parts.scheme}://{host}{suffix}{parts.path.rstrip('/')}"

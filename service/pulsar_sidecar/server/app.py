@@ -28,15 +28,16 @@ _DESCRIPTION = """Operator's tools beside unmodified brokers: two-phase ledger d
 
 The body of every error is `{"reason": "..."}`. 400: the request is malformed. 401, 403: no valid credential, or a role
 without the right. 404: no such path, topic, or outcome. 405: the feature is off (`topicTwoPhaseDeletionEnabled`,
-`delayedMessageCancellingEnabled`, `auditsDirectory`), or the path has another method. 409: the request does not fit
-the current state, such as a ledger still in use. 412: the record does not match the ledger's metadata. 413: more than
-8 MiB. 503: it may work later, so retry; every call may be repeated. A broker's refusal keeps the broker's status.
+`delayedMessageCancellingEnabled`, `auditsDirectory`), or the path does not support the method. 409: the request does
+not fit the current state, such as a ledger still in use. 412: the record does not match the ledger's metadata. 413:
+more than 8 MiB. 503: it may work later, so retry; every call may be repeated. A broker's refusal keeps the broker's
+status.
 
-Every answer has the id of its request in `X-Request-Id`: the caller's own (at most 128 of `0-9A-Za-z._:/+=@~-`), or a
-new one. The sidecars log it as `request_id` in each line about the request.
+Every response carries the id of its request in `X-Request-Id`: the caller's own (at most 128 of `0-9A-Za-z._:/+=@~-`),
+or a new one. The sidecars log it as `request_id` in each line about the request.
 
 The sidecar passes every other path below `/admin/` and `/lookup/` to a broker (`adminPassThroughEnabled`), with the
-caller's own credential. There, 502: a change got no answer, so it may have taken effect.
+caller's own credential. There, 502: no response came to a change, so it may have taken effect.
 
 A topic in a path is URL-encoded, as for Pulsar's own admin service."""
 

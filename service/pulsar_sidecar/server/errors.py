@@ -80,7 +80,7 @@ STATUS_BY_ERROR: Mapping[type[errors.SidecarError], int] = {
 _REASONS_OF_THE_FRAMEWORK = {
     400: "the body cannot be read as JSON",
     404: "there is no such path; /openapi.json lists all paths",
-    405: "this path has no such method; see /openapi.json",
+    405: "this path does not support the method; see /openapi.json",
 }
 
 

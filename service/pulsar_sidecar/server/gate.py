@@ -157,15 +157,15 @@ def _refuse_cross_site(scope: Scope, headers: Headers) -> None:
     if is_cross_site(headers, scope["scheme"]):
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         _log.warning(
-            "refused a request of another site's page",
+            "refused a request from another site's page",
             method=scope["method"],
             path=scope["raw_path"].decode("latin-1")[:500],
             origin=None if origin is None else origin[:200],
             site=None if site is None else site[:200],
         )
         raise NotAuthorizedError(
-            "requests of another site's page are refused (Origin, Sec-Fetch-Site), since the browser adds certificate "
-            "and cookies by itself; send a token (Authorization: Bearer ...), or call from a program"
+            "requests from another site's page are refused (Origin, Sec-Fetch-Site), since the browser adds "
+            "certificate and cookies by itself; send a token (Authorization: Bearer ...), or call from a program"
         )
 
 

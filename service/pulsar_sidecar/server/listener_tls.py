@@ -13,8 +13,8 @@ class ListenerTls:
     """The settings ``listenTls...``.
 
     Attributes:
-        trusted: PEM file of the authorities of client certificates; None requests no client certificate.
-        client_required: True if the handshake refuses clients without a certificate of these authorities.
+        trusted: PEM file with the CA certificates that verify clients; None requests no client certificate.
+        client_required: True if the handshake refuses clients without a certificate that these CAs signed.
     """
 
     certificate: Path

@@ -213,7 +213,7 @@ async def _return(answer: BrokerAnswer, send: Send) -> None:
             await send({"type": "http.response.body", "body": piece, "more_body": not is_ended})
     except SidecarError as error:
         # Part of the response is sent. Without its end the server closes the connection, so that the caller notices.
-        _log.warning("a broker's answer broke off", error=str(error))
+        _log.warning("a broker's response was interrupted", error=str(error))
         return
     if not is_ended:
         await send({"type": "http.response.body", "body": b""})

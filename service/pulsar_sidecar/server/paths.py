@@ -42,9 +42,9 @@ def decode_segment(segment: str) -> str:
         InvalidInputError: the segment is malformed, too long, empty, or ``.`` or ``..``.
     """
     if len(segment) > 3 * MAX_NAME_BYTES:
-        raise InvalidInputError(f"a name in the path is at most {MAX_NAME_BYTES} bytes long")
+        raise InvalidInputError(f"a name in the path must be at most {MAX_NAME_BYTES} bytes long")
     if _BROKEN_ESCAPE.search(segment):
-        raise InvalidInputError("the path has a % that begins no escape; encode the topic's name")
+        raise InvalidInputError("the path has a % that is not an escape; encode the topic's name")
     try:
         text = java_url_decode(segment)
     except UnicodeDecodeError:
@@ -132,7 +132,7 @@ def parse_position(text: str) -> Position:
     """
     ledger, colon, entry = text.partition(":")
     if not colon:
-        raise InvalidInputError("a cancellation's id is ledgerId:entryId")
+        raise InvalidInputError("a cancellation's id must be ledgerId:entryId")
     return Position(LedgerId(parse_number("ledgerId", ledger)), EntryId(parse_number("entryId", entry)))
 
 

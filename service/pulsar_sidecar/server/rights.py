@@ -153,7 +153,7 @@ class Rights:
             return
         role = caller.role
         if role is None or subject is None or not self._grants(role, right, subject).suffice(right, role):
-            raise NotAuthorizedError(f"role {(role or '')[:100]!r} may not do this; it takes {right.value.words}")
+            raise NotAuthorizedError(f"role {(role or '')[:100]!r} may not do this; it requires {right.value.words}")
 
     def _grants(self, role: str, right: Right, subject: Subject) -> Grants:
         if self.policies is None:

@@ -131,9 +131,9 @@ class Listening(_Group):
     listen_tls_min_version: Literal["TLSv1.2", "TLSv1.3"] = "TLSv1.2"
     """Lowest version of TLS that the REST service speaks."""
     listen_tls_trust_certs_file_path: Path | None = None
-    """PEM file with the authorities of client certificates. With ``authenticationEnabled`` the common name (CN) of such
-    a certificate is the client's role, as with Pulsar's ``AuthenticationProviderTls``; a token in the same request
-    takes precedence."""
+    """PEM file with the CA certificates that verify client certificates. With ``authenticationEnabled`` the common name
+    (CN) of such a certificate is the client's role, as with Pulsar's ``AuthenticationProviderTls``; a token in the same
+    request takes precedence."""
     listen_tls_require_trusted_client_cert_on_connect: bool = False
     """Refuse clients without such a certificate in the TLS handshake, probes included
     (``tlsRequireTrustedClientCertOnConnect`` of brokers)."""
@@ -189,7 +189,7 @@ class PulsarCluster(_Group):
     ``sasl:user:password`` (SASL's DIGEST-MD5), or ``file:///path`` of a file with one of these; for a user of etcd
     ``digest:user:password``. Secret."""
     metadata_store_tls_trust_certs_file_path: Path | None = None
-    """PEM file with the authorities of the metadata store's certificates. With it the sidecar connects over TLS, to
+    """PEM file with the CA certificates that verify the metadata store. With it the sidecar connects over TLS, to
     ZooKeeper's ``secureClientPort``, and checks the servers' names; for etcd the URL says ``https``."""
     metadata_store_tls_certificate_file_path: Path | None = None
     """PEM file with the certificate that the sidecar shows to the metadata store."""
@@ -220,9 +220,9 @@ class Connection(_Group):
     auth_params: SecretStr | None = None
     """Parameters of the plugin, such as ``token:...``, or ``file:///path`` of a file with them. Secret."""
     tls_trust_certs_file_path: Path | None = None
-    """PEM file with the trusted certificate authorities."""
+    """PEM file with the trusted CA certificates."""
     tls_allow_insecure_connection: bool = False
-    """Accept certificates that no trusted authority has signed. For experiments only."""
+    """Accept certificates that no trusted CA has signed. For experiments only."""
     tls_enable_hostname_verification: bool = True
     """Verify that the certificate matches the host name. True by default, unlike in the sample ``client.conf``."""
     tls_certificate_file_path: Path | None = None
@@ -263,7 +263,7 @@ class Authentication(_Group):
     openid_accepted_time_leeway_seconds: int = Field(default=0, ge=0, le=3_600)
     """Seconds by which the issuer's clock may differ."""
     openid_token_issuer_trust_certs_file_path: Path | None = None
-    """PEM file with the authorities of the issuers' own certificates. Default: those of the system."""
+    """PEM file with the CA certificates that verify the issuers. Default: the system's."""
     openid_cache_refresh_after_write_seconds: Seconds = 64_800
     """Seconds after which the sidecar refreshes an issuer's keys; while the issuer does not respond, the cached keys
     stay valid."""
@@ -320,7 +320,7 @@ class LedgerDeletion(_Group):
     """Largest number of records in a batch. For each batch the sidecar queries the owners of its topics' bundles once,
     and once more for each loaded topic in it."""
     two_phase_deletion_rate_per_second: float | None = Field(default=None, gt=0, le=1e9, examples=["500"])
-    """Largest number of ledgers that this sidecar deletes a second, until an operator sets another rate. Default: no
+    """Largest number of ledgers that this sidecar deletes per second, until an operator sets another rate. Default: no
     limit."""
     two_phase_deletion_latency_factor: Annotated[float, AfterValidator(_check_latency_factor)] = Field(
         default=2.0, ge=0, le=1000, allow_inf_nan=False
@@ -473,7 +473,8 @@ class Settings(
                 )
             if not self.super_user_roles:
                 raise ValueError(
-                    "authenticationEnabled=true needs superUserRoles: who may do everything, as at the brokers"
+                    "authenticationEnabled=true needs superUserRoles: the roles that may do everything, as in "
+                    "broker.conf"
                 )
         if self.token_audience is None and "token_audience_claim" in self.model_fields_set:
             raise ValueError(

@@ -144,7 +144,7 @@ async def _refused(request: Request, error: SidecarError) -> Response:
 
 
 async def _not_there(request: Request, error: StarletteHTTPException) -> Response:
-    reason = {404: "the dashboard has no such page", 405: "this address takes no such request"}
+    reason = {404: "the dashboard has no such page", 405: "this address does not support the method"}
     return _problem_page(request, error.status_code, reason.get(error.status_code, str(error.detail)))
 
 

@@ -59,7 +59,7 @@ class RestClient:
         except UnreachableError as error:
             return Answer(503, {"reason": str(error)})
         if followed.status == 401:  # this sidecar knows the caller, perhaps only by a certificate
-            reason = f"only the sidecar at {place.netloc} answers this, and it wants a token: look at its dashboard"
+            reason = f"only the sidecar at {place.netloc} answers this, and it requires a token: use its dashboard"
             return Answer(403, {"reason": reason})
         return followed
 

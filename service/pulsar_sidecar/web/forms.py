@@ -39,8 +39,8 @@ async def form_of(request: Request) -> dict[str, str]:
     secret, is_new = form_secret_of(request)
     if is_new or not hmac.compare_digest(fields.pop(FORM_FIELD, "").encode(), secret.encode()):
         raise NotAuthorizedError(
-            "the form is too old, another site's, or its cookie is missing; open the page again, at the dashboardUrl "
-            "if the sidecar has one, then send it"
+            "the form is too old, from another site, or its cookie is missing; open the page again, at the "
+            "dashboardUrl if the sidecar has one, then send it"
         )
     return {name: value.strip() for name, value in fields.items()}
 
@@ -53,4 +53,4 @@ def confirmed(form: dict[str, str], text: str) -> None:
 
 def _check_origin(request: Request) -> None:
     if is_cross_site(request.headers, request.url.scheme):
-        raise NotAuthorizedError("forms of other sites are refused")
+        raise NotAuthorizedError("forms from other sites are refused")

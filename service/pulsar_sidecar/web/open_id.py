@@ -62,7 +62,7 @@ class SignInIssuer:
         client_secret: secret of the client; None for a public client.
         audience: audience to request, which some issuers require.
         dashboard_url: address under which browsers reach this dashboard.
-        trusted: PEM file with the authorities of the issuer's certificate; None for those of the system.
+        trusted: PEM file with the CA certificates that verify the issuer; None for the system's.
     """
 
     url: str

@@ -16,7 +16,7 @@ class PeerClient:
     """`ask.SendToPeer` over HTTP, without redirects."""
 
     def __init__(self, trusted: Path | None) -> None:
-        """Trust the authorities in a PEM file; None trusts those of the system."""
+        """Trust the CA certificates in a PEM file; None trusts the system's."""
         self._session = requests.Session()
         self._session.trust_env = False  # no proxy and no .netrc may take the token's place
         self._session.verify = True if trusted is None else str(trusted)

@@ -174,7 +174,7 @@ def test_messages_behind_an_open_transaction_are_not_taken_for_absent(
         checkpoint_path(file, "loader").unlink()
         refused = run_command(*command)
         assert (refused.exit_code, refused.stdout) == (3, "")
-        assert "1 transactions are open, and hide what came after them" in refused.stderr
+        assert "1 transactions are open and hide the messages after them" in refused.stderr
         transact("commit")
         published = run_command(*command).json
         assert (published["storedEarlier"], published["stored"]) == (70, 0)

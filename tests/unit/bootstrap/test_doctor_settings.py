@@ -26,7 +26,7 @@ def with_certificate(directory: Path) -> Settings:
 
 def test_disabled_features_name_their_settings() -> None:
     facts = own_facts(settings(), ("known",), NOW_MS)
-    assert [feature.name for feature in facts.features if feature.on] == ["passing on to brokers"]
+    assert [feature.name for feature in facts.features if feature.on] == ["pass-through to brokers"]
     assert all(feature.setting and feature.purpose for feature in facts.features)
     assert (facts.warnings, facts.deletes, facts.cluster_name) == (["known"], False, None)
 
@@ -37,7 +37,7 @@ def test_enabled_features_are_reported() -> None:
     assert [feature.name for feature in facts.features if feature.on] == [
         "two-phase deletion",
         "appending of leaked ledgers",
-        "passing on to brokers",
+        "pass-through to brokers",
     ]
     assert (facts.deletes, facts.cluster_name) == (True, "east")
 

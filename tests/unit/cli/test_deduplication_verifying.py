@@ -44,7 +44,7 @@ DUPLICATE = Finding(
     9,
     MessagePlace(LedgerId(3), EntryId(8), 1),
 )
-UNSEEN = UnseenEntries(LedgerId(5), EntryId(0), None, UnseenCause.OFFLOADED, "ledger 5 is in tiered storage alone")
+UNSEEN = UnseenEntries(LedgerId(5), EntryId(0), None, UnseenCause.OFFLOADED, "ledger 5 is in tiered storage only")
 
 
 def test_a_clean_topic(terminal: Terminal) -> None:

@@ -65,7 +65,7 @@ def test_each_kind_of_work_is_counted(
         "protected ledgers": 1,
         "leaked ledgers that were not appended": 1,
         "open cancellations": 3,
-        "plans of audits that were sent in part": 1,
+        "audit plans that were sent only in part": 1,
     }
     assert "4 of 10 rows" in ran.out
 

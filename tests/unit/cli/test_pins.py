@@ -51,7 +51,7 @@ def test_a_topic_with_its_remedies(shell: Terminal) -> None:
     ran = shell.run("pins", "topic", str(TOPIC))
     assert ran.code == 0, ran.err
     assert ran.out.splitlines() == [
-        f"{TOPIC}: 2.9 KiB (5.9 KiB on bookies); NOT LOADED: nothing of it is trimmed{AS_OF}",
+        f"{TOPIC}: 2.9 KiB (5.9 KiB on bookies); NOT LOADED: none of it is trimmed{AS_OF}",
         "  backlog s: holds 2 ledgers, 2.0 KiB (3.9 KiB on bookies); frees 2.0 KiB (3.9 KiB on bookies)",
         "    acknowledged up to 1:9; 20 entries waiting",
         "    - start its consumers, so that they acknowledge the backlog",

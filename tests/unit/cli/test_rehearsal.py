@@ -120,8 +120,8 @@ def test_totals_come_first_each_with_its_source(shell: Terminal, cluster: FakeCl
         "700 delayed messages indexed again on 1 topic",
         "3,000 entries read to index delayed messages again on 1 topic",
         "1 non-persistent topics that lose messages",
-        "1 deletions that go on at the next owner",
-        "30 s at most without an owner, if it is killed; none if it is stopped in order",
+        "1 deletions that continue at the next owner",
+        "30 s at most without an owner, if it is killed; none if it is shut down cleanly",
         "1.1 s of replays before topics serve",
         "0.2 s of reading to index delayed messages",
     ]

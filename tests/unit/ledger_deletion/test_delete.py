@@ -309,7 +309,7 @@ def test_facts_that_always_take_too_long_postpone_the_batch(fake_pulsar: FakePul
     sidecar = Sidecar(fake_pulsar)
     report = sidecar.process()
     assert (report.deleted, report.postponed) == (0, 5)
-    assert sidecar.warnings == ["postponed 5 records: their facts were too old before the first one's turn"]
+    assert sidecar.warnings == ["postponed 5 records: their facts were too old before the first one was processed"]
     work_off(sidecar, *orphans)
 
 

@@ -56,7 +56,7 @@ def test_metadata_migration_stops_the_second_phase_and_refuses_new_deletions(
     service = service_of(fake_pulsar)
     runtime = service._runtime
     runtime.was_ready.set()
-    refused = pytest.raises(ConflictError, match="nothing is deleted or restored: the brokers' metadata migrates")
+    refused = pytest.raises(ConflictError, match="nothing is deleted or restored: the brokers' metadata is migrating")
     with refused:
         runtime._consume(None, LeavingBrokers(fake_pulsar, **records))
     with refused:
@@ -78,7 +78,7 @@ def test_a_sidecar_without_work_notices_a_metadata_migration(
     keep_up(fake_pulsar, runtime)
     monkeypatch.setattr(fake_pulsar.clock, "wait_seconds", lambda *_: pytest.fail("the sidecar has not noticed"))
     for loop in (runtime._serve_without_consuming, lambda: runtime._consume(None, LeavingBrokers(fake_pulsar))):
-        with pytest.raises(ConflictError, match="migrates to oxia"):
+        with pytest.raises(ConflictError, match="is migrating to oxia"):
             loop()
 
 
@@ -97,7 +97,7 @@ def test_metadata_migration_stops_direct_calls_of_a_sidecar_that_has_not_noticed
         lambda: service.delete_shadow(topic, requested_by="me"),
         lambda: service.delete_namespace(topic.namespace, force=True, requested_by="me", wait=False),
     ):
-        with pytest.raises(TemporaryError, match="migrates to oxia"):
+        with pytest.raises(TemporaryError, match="is migrating to oxia"):
             call()
 
 

@@ -362,7 +362,7 @@ def test_a_node_that_cannot_be_read_is_named_and_stays() -> None:
     brokers.before_nodes.append(write)
     sidecar.work()
     assert [tried.state for tried in sidecar.ended] == [OperationState.REFUSED]
-    assert f"{NAMESPACE} is deleted, and something of it stays: {damaged}" in str(sidecar.ended[0].refusal)
+    assert f"{NAMESPACE} is deleted, but part of it remains: {damaged}" in str(sidecar.ended[0].refusal)
     assert fake_pulsar.store.peek(damaged) is not None
 
 
@@ -440,7 +440,7 @@ def test_the_status_has_rate_and_time_left() -> None:
 
     sidecar = NamespaceSidecar(fake_pulsar, brokers, should_continue=should_continue)
     operation_id = begin(sidecar)
-    assert one_pass(sidecar) == "this sidecar is paused or stops"
+    assert one_pass(sidecar) == "this sidecar is paused or stopping"
     found = sidecar.namespaces.find(operation_id)
     status = found.status(OperationState.RUNNING, found.last_reason)
     assert status.topics_found == 10

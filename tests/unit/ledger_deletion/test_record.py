@@ -120,7 +120,7 @@ def test_a_record_without_anything_optional() -> None:
 def test_a_record_may_be_as_long_as_it_may() -> None:
     padded = BYTES + b" " * (MAX_RECORD_BYTES - len(BYTES))
     assert parse_record(padded) == WHOLE
-    with pytest.raises(InvalidInputError, match=r"^a record is at most 262144 bytes long, this one has 262145$"):
+    with pytest.raises(InvalidInputError, match=r"^a record must be at most 262144 bytes long; this one has 262145$"):
         parse_record(padded + b" ")
 
 
@@ -328,7 +328,7 @@ REFUSALS: list[tuple[object, str]] = [
     (7, "the record is not a JSON object"),
     (PLAIN | {"sidecar": 7}, "sidecar is not a JSON object"),
     (PLAIN | {"offloadContext": []}, "offloadContext is not a JSON object"),
-    (PLAIN | {"topicName": "non-persistent://a/b/c"}, "topicName is not persistent: such a topic has no ledgers"),
+    (PLAIN | {"topicName": "non-persistent://a/b/c"}, "topicName must be persistent: other topics have no ledgers"),
     (PLAIN | {"topicName": ""}, "topicName is missing"),
     (PLAIN | {"topicName": 7}, "topicName must be a string"),
     (

@@ -143,7 +143,7 @@ def test_without_a_watching_sidecar_calls_are_not_redirected_to_an_earlier_run(
         led(fake_pulsar, service_of(fake_pulsar, watch=REPORT, instance=earlier))
     service = service_of(fake_pulsar, fake_pulsar.store.other_session(), watch=REPORT)
     for ask in ASKED:
-        with pytest.raises(TemporaryError, match="no sidecar watches yet"):
+        with pytest.raises(TemporaryError, match="no sidecar is watching yet"):
             ask(service.watch)
 
 

@@ -13,7 +13,7 @@ def test_brokers_that_stay(data: bytes | None) -> None:
 def test_brokers_that_leave(phase: str) -> None:
     migration = migration_of(f'{{"phase":"{phase}","targetUrl":"oxia://o:1/n"}}'.encode())
     assert migration is not None
-    assert f"migrates to oxia://o:1/n ({phase}" in migration
+    assert f"is migrating to oxia://o:1/n ({phase}" in migration
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"null", b"{", b"[" * 100_000, b"\xff", b"{}"])

@@ -80,7 +80,7 @@ def test_people_can_read_it() -> None:
     assert CHECKPOINT.to_json().startswith('{\n  "version": 1,\n  "topic": "persistent://a/b/c",\n')
 
 
-_UNFIT = "^it is damaged: its numbers do not fit together$"
+_UNFIT = "^it is damaged: its numbers are inconsistent$"
 
 
 @pytest.mark.parametrize(

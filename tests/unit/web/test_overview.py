@@ -59,7 +59,7 @@ def test_a_sidecar_that_does_not_watch_does_not_call_nothing_wrong(browser: Fake
     assert "Leaks unknown here sidecar-2 watches for leaks, and lists them" in shown.words
     browser.api.answers[WATCH] = watch_status(leaks=None, leader=None)
     browser.clock.advance_ms(10_000)
-    assert "no sidecar watches at this moment" in browser.get("/ui/").words
+    assert "no sidecar is watching at the moment" in browser.get("/ui/").words
 
 
 def test_unreadable_parts_are_not_shown_as_empty(browser: FakeBrowser) -> None:

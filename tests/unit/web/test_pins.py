@@ -120,7 +120,7 @@ def test_a_topic_with_each_pin_and_its_commands(browser: FakeBrowser) -> None:
     assert "backlog billing and retention 1 1.0 MiB ( 2.0 MiB on bookies)" in shown.words
     assert "not loaded no broker trims it" in shown.words
     assert f"pulsar-admin topics clear-backlog -s billing {TOPIC}" in shown.words
-    assert "The same by command: pulsar-sidecar pins topic orders" in shown.words
+    assert "Equivalent command: pulsar-sidecar pins topic orders" in shown.words
     assert '<a href="/ui/pins" aria-current="page">' in shown.text
 
 

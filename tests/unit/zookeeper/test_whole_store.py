@@ -128,7 +128,7 @@ def test_a_topic_that_is_called_missing_once_is_read(topics: WalkableZooKeeper, 
     topics.answered_as_missing[path] = 1
     assert possible_shadows(topics)[1] == SHADOWS
     topics.answered_as_missing[path] = 1_000
-    with pytest.raises(TemporaryError, match=f"{path} contradicts itself"):
+    with pytest.raises(TemporaryError, match=f"{path} returned inconsistent results"):
         possible_shadows(topics)
 
 

@@ -320,11 +320,11 @@ class _Reading(_Exchange):
         header, code, ledger_id, entry_id = _RESPONSE.unpack_from(frame)
         run = self._in_flight.pop(entry_id, None)
         if run is None or header >> 16 != _header_of(run) or ledger_id != self._ledger_id:
-            raise TemporaryError("a bookie answered another request than the one that was sent; try again")
+            raise TemporaryError("a bookie answered a different request from the one that was sent; try again")
         if code == _EUA:
             raise TemporaryError("a bookie demands authentication, which the sidecar does not support yet")
         if code not in (_EOK, _ENOLEDGER, _ENOENTRY):
-            raise TemporaryError(f"a bookie refused to read, with its code {code}; try again")
+            raise TemporaryError(f"a bookie refused the read with code {code}; try again")
         if code == _ENOENTRY:
             # A bookie's batch ends where it lacks an entry, which proves nothing about the later ones.
             behind = range(run.first + run.length - 1, run.first, -1)
@@ -335,7 +335,7 @@ class _Reading(_Exchange):
     def _keep(self, run: EntryRun, entries: Sequence[bytes]) -> None:
         if not 0 < len(entries) <= run.length:
             raise TemporaryError(
-                f"a bookie answered {format_count(len(entries), 'entry')} when asked for {run.length}; try again"
+                f"a bookie returned {format_count(len(entries), 'entry')} when asked for {run.length}; try again"
             )
         for number, entry in enumerate(entries, run.first):
             if number in self._wanted:
@@ -371,13 +371,13 @@ class _Adding(_Exchange):
         header, code, ledger_id, entry_id = _RESPONSE.unpack_from(frame)
         known = self._in_flight.pop(entry_id, None) is not None
         if not known or header >> 16 != _PROTOCOL_VERSION << 8 | _ADD_ENTRY or ledger_id != self._ledger_id:
-            raise TemporaryError("a bookie answered another request than the one that was sent; try again")
+            raise TemporaryError("a bookie answered a different request from the one that was sent; try again")
         if code == _EUA:
             raise TemporaryError("a bookie demands authentication, which the sidecar does not support yet")
         if code == _EREADONLY:
             raise TemporaryError("a bookie has become read-only; free space on its disks or start another one")
         if code != _EOK:
-            raise TemporaryError(f"a bookie refused to store an entry, with its code {code}; check the bookie's log")
+            raise TemporaryError(f"a bookie refused to store an entry, with code {code}; check the bookie's log")
 
 
 def _received_frames(connection: socket.socket) -> Iterator[list[bytes]]:
@@ -404,9 +404,7 @@ def _frames(received: bytearray) -> Iterator[tuple[int, int]]:
     while len(received) - position >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(received, position)
         if not _RESPONSE.size <= length <= _MAX_FRAME_BYTES:
-            raise TemporaryError(
-                f"a bookie announced {format_count(length, 'byte')}, which is not an answer of a bookie"
-            )
+            raise TemporaryError(f"a bookie announced {format_count(length, 'byte')}, which is not a bookie's response")
         start = position + _LENGTH.size
         position = start + length
         if position > len(received):

@@ -126,7 +126,7 @@ class RegisteredBookies:
         try:
             answer = self._session.get(f"{url}{path}", timeout=left, allow_redirects=False)
         except requests.RequestException as error:
-            raise TemporaryError(f"{url} gave no answer ({type(error).__name__}); try again") from error
+            raise TemporaryError(f"{url} did not respond ({type(error).__name__}); try again") from error
         if answer.status_code != requests.codes.ok:
             raise TemporaryError(f"{url}{path} answered {answer.status_code}; try again")
         return answer

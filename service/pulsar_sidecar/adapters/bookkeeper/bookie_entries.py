@@ -190,7 +190,7 @@ class BookieEntries:
             if sum(index in failures for index in write_set) >= metadata.ack_quorum_size:
                 reasons = "; ".join(failures.values())
                 raise TemporaryError(
-                    f"too few bookies answered to know the end of ledger {ledger_id}: {reasons}; try again"
+                    f"too few bookies responded to determine the end of ledger {ledger_id}: {reasons}; try again"
                 )
         return [answer for answer in answers if isinstance(answer, StoredEntry)]
 
@@ -291,7 +291,7 @@ def _checked(data: bytes, ledger_id: LedgerId, entry_id: EntryId | None, metadat
     stored = checked_entry(data, metadata.digest_type, metadata.password)
     if stored.ledger_id != ledger_id or entry_id not in (None, stored.entry_id):
         asked_for = f"{ledger_id}:{'the last' if entry_id is None else entry_id}"
-        raise TemporaryError(f"a bookie answered with another entry than {asked_for}; try again")
+        raise TemporaryError(f"a bookie returned a different entry from {asked_for}; try again")
     return stored
 
 
@@ -312,7 +312,7 @@ def _group_by_write_set(
 
 
 def _undelivered_error(ledger_id: LedgerId, entry_id: EntryId, reason: str) -> TemporaryError:
-    return TemporaryError(f"no bookie delivers entry {ledger_id}:{entry_id} ({reason}); try again")
+    return TemporaryError(f"no bookie returned entry {ledger_id}:{entry_id} ({reason}); try again")
 
 
 class StoredEntry(NamedTuple):
@@ -349,7 +349,7 @@ def checked_entry(data: bytes, digest_type: DigestType | None, password: bytes) 
     digest_end = _ENTRY_HEADER.size + _DIGEST_BYTES[digest_type]
     if len(data) < digest_end:
         raise UndecodableError(
-            f"a bookie answered with {format_count(len(data), 'byte')}, which is not an entry; read it again"
+            f"a bookie returned {format_count(len(data), 'byte')} that are not an entry; read it again"
         )
     header, payload = data[: _ENTRY_HEADER.size], data[digest_end:]
     # Unpacked numbers have no type: making ids of them takes a fifth of this check, for each of very many entries.

@@ -101,7 +101,7 @@ class BookieBucketSnapshots:
         metadata = decode_ledger_metadata(node.data)
         if metadata.state is not LedgerState.CLOSED:
             raise TemporaryError(
-                f"ledger {bucket_id} of a bucket is not closed: its writer is at work, or died; try again later"
+                f"ledger {bucket_id} of a bucket is not closed: its writer is still writing, or died; try again later"
             )
         return metadata
 
@@ -113,8 +113,8 @@ class BookieBucketSnapshots:
             )
         answer = self._entries.read_many(bucket_id, metadata, map(EntryId, wanted), bytes)
         for entry_id in (EntryId(each) for each in wanted if each not in answer.found):
-            reason = answer.unreadable.get(entry_id, "every bookie answers that it has no such entry")
-            raise TemporaryError(f"no bookie delivers entry {bucket_id}:{entry_id} of a bucket ({reason}); try again")
+            reason = answer.unreadable.get(entry_id, "every bookie reports that it has no such entry")
+            raise TemporaryError(f"no bookie returned entry {bucket_id}:{entry_id} of a bucket ({reason}); try again")
         return [decode(answer.found[EntryId(entry_id)]) for entry_id in wanted]
 
 

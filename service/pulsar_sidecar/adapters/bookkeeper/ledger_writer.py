@@ -55,7 +55,7 @@ class Replication:
         if not 1 <= self.ack_quorum_size <= self.write_quorum_size <= self.ensemble_size:
             raise InvalidInputError(
                 f"an ensemble of {self.ensemble_size} with a write quorum of {self.write_quorum_size} and an "
-                f"acknowledgement quorum of {self.ack_quorum_size} contradict each other; check managedLedgerDefault*"
+                f"acknowledgement quorum of {self.ack_quorum_size} are inconsistent; check managedLedgerDefault*"
             )
 
 
@@ -85,8 +85,8 @@ class LedgerWriter:
         """
         if not payloads or max(map(len, payloads)) > MOST_ENTRY_BYTES:
             raise InvalidInputError(
-                f"a ledger takes entries of up to {MOST_ENTRY_BYTES} bytes, one at least; lower the setting that "
-                "makes them so large"
+                f"a ledger needs at least one entry, and entries of at most {MOST_ENTRY_BYTES} bytes; lower the "
+                "setting that makes them larger"
             )
         failed: dict[BookieId, str] = {}
         while True:
@@ -120,9 +120,8 @@ class LedgerWriter:
         if len(writable) < size:
             failures = f" ({_joined(failed)})" if failed else ""
             raise TemporaryError(
-                f"a ledger needs {format_count(size, 'bookie')}, and {len(writable)} can be written "
-                f"to{failures}; start more bookies, "
-                "or lower managedLedgerDefaultEnsembleSize"
+                f"a ledger needs {format_count(size, 'bookie')}, and {len(writable)} can be written to{failures}; "
+                "start more bookies, or lower managedLedgerDefaultEnsembleSize"
             )
         random.shuffle(writable)
         racks = self._racks()
@@ -152,7 +151,7 @@ class LedgerWriter:
             except OutcomeUnknownError as error:
                 self._discard(ledger_id, metadata.custom_metadata, error)
                 raise TemporaryError(f"ledger {ledger_id} was not created: {error}") from error
-        raise TemporaryError(f"{_ID_TRIES} new ledger ids were in use already; look at {self._root}/idgen")
+        raise TemporaryError(f"{_ID_TRIES} new ledger ids were already in use; check {self._root}/idgen")
 
     def _add(self, ledger_id: LedgerId, metadata: LedgerMetadata, payloads: Sequence[bytes]) -> Mapping[BookieId, str]:
         """Store each entry on its write quorum; return the bookies that failed, with the reasons."""

@@ -112,9 +112,9 @@ class BookieTopicEntries:
                 return UnseenCause.UNREADABLE, reason
             listed = managed_ledger_references(now.data).ledgers.get(ledger_id)
         if listed is None:
-            return UnseenCause.TRIMMED, f"ledger {ledger_id} left the topic while it was being read"
+            return UnseenCause.TRIMMED, f"ledger {ledger_id} was removed from the topic while it was being read"
         if _is_offloaded(listed):
-            return UnseenCause.OFFLOADED, f"ledger {ledger_id} is in tiered storage alone"
+            return UnseenCause.OFFLOADED, f"ledger {ledger_id} is in tiered storage only"
         return UnseenCause.UNREADABLE, f"ledger {ledger_id} is listed and BookKeeper does not know it; it is lost"
 
     def _entries_of(

@@ -172,7 +172,7 @@ class EtcdMetadataStore:
         """Create nodes and their missing parents; return the revision, and the lease of ephemeral ones."""
         made = {node.path for node in nodes}
         if len(made) < len(nodes) or "/" in made:
-            raise AlreadyExistsError(f"could not {what}: one is there already")
+            raise AlreadyExistsError(f"could not {what}: one already exists")
         parents = [path for path in dict.fromkeys(each for path in made for each in _above(path)) if path not in made]
         lease = self._lease.id() if any(node.ephemeral for node in nodes) else 0
         puts = [
@@ -194,7 +194,7 @@ class EtcdMetadataStore:
             raise
         if not answer.get("succeeded"):
             if any(map(_count, operations_of(answer))):
-                raise AlreadyExistsError(f"could not {what}: one is there already")
+                raise AlreadyExistsError(f"could not {what}: one already exists")
             raise ConflictError(f"could not {what}: it lies below an ephemeral node, which cannot have children")
         return int(answer["header"]["revision"]), lease
 
@@ -235,7 +235,7 @@ class EtcdMetadataStore:
             return NodeVersion(version + 1)
         if not _count(operations_of(answer)[0]):
             raise NotFoundError(f"{path} is gone")
-        raise ConflictError(f"{path} is not at version {version} any more; read it again")
+        raise ConflictError(f"{path} is no longer at version {version}; read it again")
 
     def delete(
         self, path: str, version: NodeVersion | None = None, modified_order: int | None = None
@@ -298,7 +298,7 @@ class EtcdMetadataStore:
         deletion = {"request_delete_range": below(path)}
         try:
             self.gateway.reading(
-                f"look for the right to delete below {path}", "kv/txn", {"compare": [never], "success": [deletion]}
+                f"check the permission to delete below {path}", "kv/txn", {"compare": [never], "success": [deletion]}
             )
         except RefusedError as error:
             if error.not_permitted:

@@ -119,7 +119,7 @@ class EtcdWalk:
             self._pace.wait_after(len(keys))
         self.keys += found
         if found != expected:
-            raise TemporaryError(f"etcd counted {expected} keys from {first} on and named {found}; begin again")
+            raise TemporaryError(f"etcd counted {expected} keys from {first} on and returned {found}; begin again")
 
     def _learn(self, keys: Sequence[Key]) -> None:
         if self.keys_only:

@@ -333,7 +333,7 @@ class EtcdGateway:
     def _unreachable(self, what: str, error: Exception) -> TemporaryError:
         return UnreachableError(
             f"could not {what}: etcd at {','.join(self.endpoints)} did not respond ({error}); "
-            "check that it runs and is reachable"
+            "check that it is running and reachable"
         )
 
 
@@ -354,7 +354,7 @@ def _decoded(data: bytes) -> Answer:
             return document
     except ValueError:
         pass
-    raise _LostError("this is not an answer of etcd's JSON gateway", sent=True)
+    raise _LostError("this is not a response of etcd's JSON gateway", sent=True)
 
 
 def _user_of(options: SessionOptions) -> Answer | None:

@@ -43,7 +43,7 @@ class EtcdLease:
             return self._id
 
     def lost(self, lease: int) -> None:
-        """Record that etcd does not know a lease any more, so that the next use begins another epoch."""
+        """Record that etcd no longer knows a lease, so that the next use begins another epoch."""
         with self._lock:
             if lease == self._id:
                 self._id = None

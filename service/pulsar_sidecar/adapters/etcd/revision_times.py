@@ -70,7 +70,7 @@ class RevisionTimes:
         """Return the store's time, at most a second late; raise `TemporaryError` if no response had it."""
         with self._lock:
             if self._earliest_offset_ms is None:
-                raise TemporaryError("etcd's answers have no Date header, so its time is not known")
+                raise TemporaryError("etcd's responses have no Date header, so its time is not known")
             return int(self._earliest_offset_ms + self._clock.monotonic_seconds() * 1000)
 
     def made_before_ms(self, revision: int) -> int:

@@ -30,7 +30,7 @@ def source_file(path: Path) -> Iterator[SourceFile]:
     try:
         # Checked first: opening a pipe waits until a process writes to it.
         if not stat.S_ISREG(path.stat().st_mode):
-            raise InvalidInputError(f"{path} is not a regular file; write what is to be published into one first")
+            raise InvalidInputError(f"{path} is not a regular file; write the records into one first")
         file = path.open("rb", buffering=_READ_AHEAD_BYTES)
     except OSError as error:
         raise InvalidInputError(f"{path} cannot be read ({os.strerror(error.errno or 0)})") from error
@@ -61,7 +61,7 @@ class CheckpointFile:
         except (InvalidInputError, UnicodeDecodeError) as error:
             raise InvalidInputError(
                 f"the checkpoint {self._path} cannot be used: {error}. Restore it from a copy; or move it away, and "
-                "what is published is read back from the topic and compared"
+                "the published records are read back from the topic and compared"
             ) from error
         except OSError as error:
             raise TemporaryError(f"the checkpoint {self._path} cannot be read ({error})") from error

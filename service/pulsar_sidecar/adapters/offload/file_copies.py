@@ -137,7 +137,7 @@ def _kept(handle: int, handles: ExitStack) -> int:
 def _check_belongs(directory: int, name: str, copy: OffloadedCopy) -> None:
     if name.startswith(_STILL_OPEN_PREFIX):
         raise TemporaryError(
-            f"a file of {copy.directory_name} is still open on this machine; it goes when it is closed"
+            f"a file of {copy.directory_name} is still open on this machine; it is deleted when it is closed"
         )
     is_file = stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
     if name in _MAP_FILE and is_file and (name not in _SEQUENCE_FILES or _is_sequence_file(directory, name)):

@@ -84,7 +84,7 @@ class BucketObjects:
         if role is ObjectRole.INDEX:
             row["indexed_bytes"] = indexed_data_bytes(index)
             if row["indexed_bytes"] is None:
-                row["damage"] = "the index is too short, or is not one"
+                row["damage"] = "the index is too short, or is not an index"
         return row
 
     def _head(self, key: str, role: ObjectRole, size: int) -> tuple[dict[str, str], bytes]:
@@ -137,7 +137,7 @@ class DirectoryObjects:
 
 
 def _fail(error: OSError) -> None:
-    # A directory that was deleted meanwhile has no files any more.
+    # A directory that was deleted meanwhile no longer has any files.
     if not isinstance(error, FileNotFoundError):
         raise error
 
@@ -149,7 +149,7 @@ def _damage(path: Path, role: ObjectRole) -> str | None:
             if role is ObjectRole.DATA:
                 return None if holds_whole_ledger(file) else "the data do not hold every entry of a closed ledger"
             if not is_index(file):
-                return "the index is too short, or is not one"
+                return "the index is too short, or is not an index"
             file.seek(0)
             with path.with_name(f".{path.name}.crc").open("rb") as checksums:
                 return None if matches_checksums(file, checksums) else "the index does not match its checksums"

@@ -187,7 +187,7 @@ class _Bucket:
         found = {role: head for role in ObjectRole if (head := self._head(copy.key(role))) is not None}
         if not found and (listed := self._listed(copy)):
             raise TemporaryError(
-                f"{self._location} lists {listed[0]} and answers that it has no such object; look again"
+                f"{self._location} lists {listed[0]} but reports that it has no such object; try again"
             )
         for role, head in found.items():
             check_identity(copy, role, head.attributes, self._cluster_name)
@@ -226,7 +226,7 @@ class _Bucket:
             raise self._unasked(key, error) from error
         except CLIENT_ERRORS as error:
             raise OutcomeUnknownError(
-                f"whether {key} was deleted from {self._location} is not known ({type(error).__name__}); look again"
+                f"it is not known whether {key} was deleted from {self._location} ({type(error).__name__}); try again"
             ) from error
 
     def _verify_gone(self, copy: OffloadedCopy) -> None:
@@ -234,8 +234,8 @@ class _Bucket:
             left = self._listed(copy)
         except TemporaryError as error:
             raise OutcomeUnknownError(
-                f"the copy {copy.key(ObjectRole.DATA)} was deleted from {self._location} but could not be looked for "
-                "afterwards; look again"
+                f"the copy {copy.key(ObjectRole.DATA)} was deleted from {self._location}, but whether it is gone could "
+                "not be checked; try again"
             ) from error
         if left:
             raise TemporaryError(
@@ -274,7 +274,7 @@ def check_identity(copy: OffloadedCopy, role: ObjectRole, attributes: Mapping[st
         if present is None:
             raise PermanentError(
                 f"{copy.key(role)} does not name its owner: its {name} is missing, expected {value!r}; delete it "
-                "in the object store if it is not needed any more"
+                "in the object store if it is no longer needed"
             )
         raise PermanentError(
             f"{copy.key(role)} is not the copy that the record names: its {name} is {present[:200]!r}, expected "

@@ -41,7 +41,7 @@ def parquet_output(
     """
     directory = directory.absolute()
     if directory.exists() or directory.is_symlink():
-        raise InvalidInputError(f"{directory} exists already; nothing is overwritten, name another directory")
+        raise InvalidInputError(f"{directory} already exists; nothing is overwritten, name another directory")
     with hidden_beside(directory, "unfinished") as making:
         output = ParquetOutput(directory, making, tables, partition)
         try:

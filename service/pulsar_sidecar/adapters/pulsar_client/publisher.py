@@ -317,7 +317,7 @@ def check_ids(messages: Sequence[OutgoingMessage]) -> None:
     if ids and len(ids) != len(messages):
         raise InvalidInputError("give every message of a call a sequence id, or none of them")
     if ids and (min(ids) < 0 or any(later <= earlier for earlier, later in pairwise(ids))):
-        raise InvalidInputError("sequence ids are not negative, and ascend within a call")
+        raise InvalidInputError("sequence ids must not be negative, and must ascend within a call")
 
 
 def partition_of(key: str | None, partitions: int) -> int:

@@ -40,7 +40,7 @@ from pulsar_sidecar.model.names import TopicName, java_url_encode
 
 BROKERS_PATH: Final = "/loadbalance/brokers"
 VERSION_PATH: Final = "/admin/v2/brokers/version"
-SILENT: Final = "the broker responds to no request; check whether it hangs, and restart it if it does"
+SILENT: Final = "the broker is not responding; check whether it hangs, and restart it if it does"
 MAX_REDIRECTS = 5
 REDIRECTS = (307, 308)
 REDIRECTS_OF_READS = (301, 302, 303, *REDIRECTS)
@@ -236,7 +236,7 @@ class AdminRest:
             )
         answer = self._attempt(call, web_service_url.rstrip("/") + path, call.params)
         if call.redirected_by(answer):
-            raise TemporaryError(f"{call}: {web_service_url} is not the owner any more; try again")
+            raise TemporaryError(f"{call}: {web_service_url} is no longer the owner; try again")
         return _document(_checked(call, answer)), answer.headers
 
     def change(self, method: str, path: str, body: object = None, params: Mapping[str, str] | None = None) -> object:
@@ -477,7 +477,7 @@ def _reason(answer: urllib3.BaseHTTPResponse) -> str | None:
 def _unexplained(call: _Call, status: int) -> str:
     """Return the error message for a refusal without the broker's own reason."""
     if status != 404:
-        return f"{call} was answered without a reason; the broker's log has it"
+        return f"{call} failed without a reason; see the broker's log"
     if call.path.startswith(_V1_PATHS):
         return (
             f"this broker does not have the path {call}. Brokers from 4.2 on have no names with a cluster (V1), and no "

@@ -90,7 +90,7 @@ class RestBrokerContents:
         try:
             found = msgspec.convert(document or {}, _Statistics)
         except msgspec.ValidationError as error:
-            message = f"broker {broker.broker_id} answered with other statistics than known ones ({error}); try again"
+            message = f"broker {broker.broker_id} returned unexpected statistics ({error}); try again"
             raise TemporaryError(message) from error
         return {
             parse_topic_name(name): topic.clients()

@@ -84,7 +84,9 @@ class PassedAnswer:
                 yield piece
         except (aiohttp.ClientError, TimeoutError) as error:
             shown = f"{self._request} at {shown_address(self._url)}"
-            raise UnreachableError(f"{shown} broke off ({type(error).__name__}); send the request again") from error
+            raise UnreachableError(
+                f"{shown} was interrupted ({type(error).__name__}); send the request again"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ def dead_letters_in(admin: BrokerTopicAdmin, topic: TopicName) -> int:
     """Return the number of entries that wait on the dead-letter topic, by its broker's count."""
     waiting = admin.backlog(topic).subscriptions.get(DEAD_LETTERS_SUBSCRIPTION)
     if waiting is None:
-        raise TemporaryError("the broker does not count the dead letters; try again")
+        raise TemporaryError("the broker does not report the number of dead letters; try again")
     return waiting.msg_backlog
 
 
@@ -223,7 +223,7 @@ class ExclusiveDeadLetters:
             # Acknowledgements reach the broker a moment later, so its count is read again.
             missing = self._missing_entries()
             if missing > 0 and self._clock.monotonic_seconds() > give_up:
-                raise TemporaryError("the broker does not hand out all dead letters it counts; try again")
+                raise TemporaryError("the broker did not deliver all the dead letters that it counts; try again")
             if missing <= 0:
                 break
         return found
@@ -254,4 +254,4 @@ class ExclusiveDeadLetters:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise TemporaryError("this user of the dead letters is closed; open a new one")
+            raise TemporaryError("this reader of the dead letters is closed; open a new one")

@@ -95,7 +95,7 @@ class PendingDeletionSender:
             if not left:
                 return total
         raise TemporaryError(
-            f"the brokers did not take {format_count(len(left), 'record')}; run the same command again to continue"
+            f"the brokers did not accept {format_count(len(left), 'record')}; run the same command again to continue"
         )
 
     def _message(self, row: DeletableLedger) -> OutgoingMessage:

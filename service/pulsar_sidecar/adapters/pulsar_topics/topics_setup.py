@@ -168,7 +168,7 @@ class TopicsSetup:
                 return
             self._admin.set_policy(topic, name, value)
             if not holds(self._admin.policy(topic, name)):
-                raise TemporaryError(f"{name} of {topic} is not in force yet")
+                raise TemporaryError(f"{name} of {topic} has not taken effect yet")
 
         self._confirmed(set_and_check)
 
@@ -188,13 +188,13 @@ class TopicsSetup:
         self.most_delay_ms = 0 if found.get("active") is False else longest_ms or None
         if self.most_delay_ms == 0:
             self.warnings.append(
-                f"brokers deliver retries at once (delayedDeliveryEnabled), so the sidecar itself waits with them; "
+                f"brokers deliver retries at once (delayedDeliveryEnabled), so the sidecar itself holds them back; "
                 f"switch delayed delivery on for {self._retry}"
             )
         elif self.most_delay_ms:
             self.warnings.append(
                 f"brokers refuse delays over {longest_ms} ms (delayedDeliveryMaxDelayInMillis), so the sidecar itself "
-                f"waits with longer ones; lift that for {self._retry}"
+                f"holds back longer ones; raise the limit for {self._retry}"
             )
 
     def _keep_subscriptions(self) -> None:
@@ -204,7 +204,7 @@ class TopicsSetup:
             admin.set_namespace_policy(namespace, _EXPIRATION, _NEVER)
             minutes = admin.namespace_policy(namespace, _EXPIRATION)
             if minutes != _NEVER:
-                raise TemporaryError(f"{_EXPIRATION} of {namespace} is not in force yet")
+                raise TemporaryError(f"{_EXPIRATION} of {namespace} has not taken effect yet")
         self._check_expiry()
 
     def _check_expiry(self) -> None:
@@ -212,9 +212,9 @@ class TopicsSetup:
         minutes = self._admin.namespace_policy(namespace, _EXPIRATION)
         if isinstance(minutes, int) and minutes > 0:
             self.warnings.append(
-                f"subscriptions in {namespace} expire after {format_count(minutes, 'minute')}, with all "
-                "records and dead letters "
-                f"that wait: pulsar-admin namespaces set-subscription-expiration-time {namespace} --time 0"
+                f"subscriptions in {namespace} expire after {format_count(minutes, 'minute')}, with all pending "
+                f"records and dead letters: pulsar-admin namespaces set-subscription-expiration-time {namespace} "
+                "--time 0"
             )
 
 

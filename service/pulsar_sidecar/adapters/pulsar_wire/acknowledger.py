@@ -78,7 +78,7 @@ class _Consumer:
         self._consumer_id = connection.next_id()
         if subscription.type not in _TYPES:
             name, kind = subscription.name, subscription.type.value
-            raise PermanentError(f"{name} is of type {kind}, which admits no second consumer")
+            raise PermanentError(f"{name} is of type {kind}, which allows no second consumer")
         command = api.CommandSubscribe(
             topic=str(topic),
             subscription=subscription.name,

@@ -158,7 +158,7 @@ class BinaryConnection:
             elif answer.type == api.BaseCommand.ERROR:
                 raise server_error(doing, answer.error)
             elif answer.type != wanted:
-                raise TemporaryError(f"{doing}: the broker sent a response of another type; try again")
+                raise TemporaryError(f"{doing}: the broker sent an unexpected type of response; try again")
             else:
                 return answer
 
@@ -349,7 +349,7 @@ class BinaryConnections(IdlePool[BrokerAddress, BinaryConnection]):
             return BinaryConnection(plain, self._credentials, place.url if place.via else None)
         except OSError as error:
             plain.close()
-            raise UnreachableError(f"the broker at {address} broke off the handshake ({error}); try again") from error
+            raise UnreachableError(f"the broker at {address} aborted the handshake ({error}); try again") from error
         except SidecarError:
             plain.close()
             raise

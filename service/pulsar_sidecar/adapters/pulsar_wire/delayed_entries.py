@@ -130,7 +130,7 @@ class BulkDelayedEntries:
         if node is None and reference.offload is not None:
             return self._read_from_broker(topic, ledger_id, wanted)
         if node is None:
-            reason = f"ledger {ledger_id} of {topic} is listed and has no metadata; it may be going, or be lost"
+            reason = f"ledger {ledger_id} of {topic} is listed but has no metadata; it is being deleted, or lost"
             return dict.fromkeys(wanted, Unreadable(reason))
         try:
             metadata = decode_ledger_metadata(node.data)
@@ -156,7 +156,7 @@ class BulkDelayedEntries:
         try:
             last = None if closed else self._last_position(topic)
         except SidecarError as error:
-            reason = f"whether ledger {ledger_id} of {topic} ends before it is not known: {error}"
+            reason = f"it is not known whether ledger {ledger_id} of {topic} ends before it: {error}"
             return dict.fromkeys(missing, Unreadable(reason))
         beyond = [] if last is None else [entry for entry in missing if Position(ledger_id, entry) > last]
         lost = [entry for entry in missing if entry not in set(beyond)]
@@ -177,7 +177,7 @@ class BulkDelayedEntries:
 
     def _broker(self, topic: TopicName) -> AdminRest:
         if self._rest is None:
-            raise TemporaryError(f"no broker was queried, which would have loaded {topic}")
+            raise TemporaryError(f"no broker was queried, because that would have loaded {topic}")
         return self._rest
 
     def _query_broker(self, topic: TopicName, position: Position) -> EntryAnswer:
@@ -203,7 +203,7 @@ class BookieDelayTimes:
                 answer.unreadable.items(), default=(min(answer.missing, default=-1), "no bookie has it")
             )
             raise TemporaryError(
-                f"entry {ledger_id}:{entry_id} cannot be read ({why}), so it is not known when it is due; try again"
+                f"entry {ledger_id}:{entry_id} cannot be read ({why}), so its due time is unknown; try again"
             )
         rows = sorted(answer.found.items())
         return DelayedIndexes.of((due_ms, ledger_id, entry_id) for entry_id, due_ms in rows if due_ms > 0)

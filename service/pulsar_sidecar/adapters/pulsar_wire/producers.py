@@ -151,7 +151,7 @@ class LogProducers(IdlePool[TopicName, "_LogProducer"]):
                 break
         unknown = sum(len(batch.records) for batch in left)
         raise TemporaryError(
-            f"{unknown} of {len(records)} records of {self._topic} are not known to be stored ({failure}); try again"
+            f"{unknown} of {len(records)} records of {self._topic} are not confirmed as stored ({failure}); try again"
         ) from failure
 
     def open(self, topic: TopicName) -> "_LogProducer":
@@ -191,7 +191,9 @@ class _LogProducer(OpenProducer):
             elif self.receipt().sequence_id == in_flight.popleft():
                 left.popleft()
             else:
-                raise TemporaryError(f"a broker confirmed another record of {self._topic} than the one that was sent")
+                raise TemporaryError(
+                    f"a broker confirmed a different record of {self._topic} from the one that was sent"
+                )
 
 
 # --- sequence ids of the caller's choice ---------------------------------------------------------------------------
@@ -212,7 +214,7 @@ class BrokerDuplicates:
                 producer.leave()
                 return answers
         except OSError as error:
-            raise TemporaryError(f"publishing to {topic} broke off ({error}); try again") from error
+            raise TemporaryError(f"publishing to {topic} was interrupted ({error}); try again") from error
 
     def _send_result(self, producer: OpenProducer, sequence_id: int) -> SendAnswer:
         metadata = api.MessageMetadata(
@@ -264,7 +266,7 @@ class BrokerRepublisher:
         node = self._store.read(ledger_path(position.ledger_id, self._root))
         if node is None:
             raise PermanentError(
-                f"the entry {position} is not on the bookies (any more), so it cannot be published again"
+                f"the entry {position} is not, or no longer, on the bookies, so it cannot be published again"
             )
         metadata = decode_ledger_metadata(node.data)
         return self._entries.read(position.ledger_id, metadata, position.entry_id).payload

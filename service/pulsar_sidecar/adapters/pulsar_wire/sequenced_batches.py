@@ -115,8 +115,8 @@ def _batch_entry(batch: Batch, metadata: api.MessageMetadata, max_message_bytes:
         metadata.partition_key = first.key
     if metadata.ByteSize() + len(payload) + _CHUNK_MARGIN_BYTES > max_message_bytes:
         raise PermanentError(
-            f"a batch of {len(payload)} bytes is more than the broker's maxMessageSize ({max_message_bytes}); make the "
-            "limit of batches smaller"
+            f"a batch of {len(payload)} bytes is more than the broker's maxMessageSize ({max_message_bytes}); lower "
+            "the limit of batches"
         )
     return Entry(metadata, payload, batch.first_sequence_id)
 

@@ -78,7 +78,7 @@ class BrokerTopicTails:
         open_transactions = self._stats(topic).open_transactions
         last = reader.last_position()
         if open_transactions and (last is None or last < end):
-            raise TemporaryError(f"{open_transactions} transactions are open, and hide what came after them")
+            raise TemporaryError(f"{open_transactions} transactions are open and hide the messages after them")
         return last
 
     def _position_before_first(self, topic: TopicName) -> Position:

@@ -40,7 +40,7 @@ _HEADER = struct.Struct(">iiqqqqb")
 _OWN_KEYS = b"__metadata_"
 _ONLY_NOMINATES = (
     "a copy of RocksDB does not show its age, and only the standalone's own process may write to the original: "
-    "docs/audit.md has what to do about a finding"
+    "docs/audit.md explains how to act on a finding"
 )
 
 
@@ -150,7 +150,7 @@ def _demand_stopped(path: Path) -> None:
         try:
             fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise InvalidInputError(f"the standalone at {path} runs; stop it, and copy the directory") from error
+            raise InvalidInputError(f"the standalone at {path} is running; stop it, then copy the directory") from error
 
 
 def _rows(database: "Rdict", skip: tuple[bytes, ...]) -> Iterator[dict[str, Any]]:

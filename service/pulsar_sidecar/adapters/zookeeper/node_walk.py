@@ -232,8 +232,8 @@ class NodeWalk:
     def _observe(self, zxid: int) -> None:
         if zxid < self._highest_zxid:
             raise TemporaryError(
-                f"ZooKeeper went back from zxid 0x{self._highest_zxid:x} to 0x{zxid:x}: a server that fell behind "
-                "answers; begin again, or name another server"
+                f"ZooKeeper went back from zxid 0x{self._highest_zxid:x} to 0x{zxid:x}: a server that has fallen "
+                "behind is answering; begin again, or name another server"
             )
         self._highest_zxid = zxid
         self.checks["zxidsNotGoingBack"] += 1
@@ -352,7 +352,9 @@ class NodeWalk:
     def _try_again(self, path: str, contradiction: str) -> None:
         self._tries[path] += 1
         if self._tries[path] >= _MAX_ATTEMPTS:
-            raise TemporaryError(f"{path} contradicts itself, {_MAX_ATTEMPTS} times: {contradiction}; begin again")
+            raise TemporaryError(
+                f"{path} returned inconsistent results {_MAX_ATTEMPTS} times: {contradiction}; begin again"
+            )
 
 
 @dataclass(slots=True)

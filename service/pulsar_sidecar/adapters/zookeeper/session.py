@@ -108,9 +108,9 @@ def _cause(error: Exception) -> str:
     if isinstance(error, _CREDENTIAL_WANTED):
         return f"ZooKeeper answered {name}; give the sidecar a credential that may do this"
     if isinstance(error, exceptions.UnimplementedError):
-        return "this ZooKeeper does not know the request; it takes version 3.6 or later"
+        return "this ZooKeeper does not know the request; ZooKeeper 3.6 or later is needed"
     if is_lost(error):
-        return f"ZooKeeper did not respond ({name}); check that it runs and is reachable"
+        return f"ZooKeeper did not respond ({name}); check that it is running and reachable"
     return f"ZooKeeper answered {name}"
 
 
@@ -197,7 +197,7 @@ class KazooSession:
             except CLIENT_ERRORS as error:
                 if not is_retryable(error) or deadline.remaining_seconds() == 0.0:
                     raise reading_failed(error, what) from error
-                _LOG.debug("asking again to %s after %s", what, type(error).__name__)
+                _LOG.debug("retrying to %s after %s", what, type(error).__name__)
             self._clock.wait_seconds(_REPEAT_PAUSE_SECONDS, self._closed)
 
     def writing(self, what: str, attempt: Attempt[T]) -> T:
@@ -233,7 +233,7 @@ class KazooSession:
         if not client.connected and self._refused:
             raise TemporaryError("ZooKeeper refused the credential; check metadataStoreAuth")
         if not client.connected:
-            raise UnreachableError(f"no connection to ZooKeeper at {self.hosts}; check that it runs")
+            raise UnreachableError(f"no connection to ZooKeeper at {self.hosts}; check that it is running")
         self._demand_chroot(client, deadline)
         return client
 
@@ -330,7 +330,7 @@ class KazooSession:
                 client.close()
             except (*CLIENT_ERRORS, OSError) as error:
                 # The server drops the session when its timeout ends.
-                _LOG.warning("the session with ZooKeeper was not ended in order: %s", type(error).__name__)
+                _LOG.warning("the session with ZooKeeper was not closed cleanly: %s", type(error).__name__)
 
         # kazoo waits half a minute for a silent server; a process that ends does not.
         stopping = threading.Thread(target=stop_in_order, name="zookeeper-stop", daemon=True)

@@ -132,7 +132,7 @@ class ZooKeeperMetadataStore(KazooSession):
                         self.reading(f"create the parents of {node.path}", partial(create_parents, node.path))
                 self._change_together(what, partial(_creations, nodes))
         except NodeExistsError as error:
-            raise AlreadyExistsError(f"could not {what}: one is there already") from error
+            raise AlreadyExistsError(f"could not {what}: one already exists") from error
         except (NoNodeError, NoChildrenForEphemeralsError) as error:
             raise TemporaryError(f"could not {what}: a parent was removed at the same moment; try again") from error
 
@@ -170,7 +170,7 @@ class ZooKeeperMetadataStore(KazooSession):
                 self.reading(f"create the parents of {path}", partial(create_parents, path))
                 stat = self.writing(f"create {path}", create)
         except NodeExistsError as error:
-            raise AlreadyExistsError(f"{path} is there already") from error
+            raise AlreadyExistsError(f"{path} already exists") from error
         except NoChildrenForEphemeralsError as error:
             raise ConflictError(f"{path} lies below an ephemeral node, which cannot have children") from error
         except NoNodeError as error:
@@ -196,7 +196,7 @@ class ZooKeeperMetadataStore(KazooSession):
         except NoNodeError as error:
             raise NotFoundError(f"{path} is gone") from error
         except BadVersionError as error:
-            raise ConflictError(f"{path} is not at version {version} any more; read it again") from error
+            raise ConflictError(f"{path} is no longer at version {version}; read it again") from error
         return NodeVersion(stat.version)
 
     def delete(

@@ -27,11 +27,11 @@ from pulsar_sidecar.local_cluster.spec import (
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
 
-_DEMO_HELP = """Show the purpose of the sidecar on a real cluster that it starts on this machine.
+_DEMO_HELP = """Demonstrate the sidecar on a real cluster that it starts on this machine.
 
 The demo deletes topics while both brokers are killed, over the brokers' own REST API and through the sidecar. It counts
-the ledgers left behind, finds them by an audit with both engines, and deletes them until a last audit is clean. Cluster
-and sidecar run until `demo down` ends them and removes their files.
+the ledgers left behind, finds them by an audit with both engines, and deletes them until a last audit is clean. The
+cluster and the sidecar run until `demo down` stops them and removes their files.
 
 The exit code is 0 only if all of this succeeds. The demo needs a JDK 17+, Maven the first time, and PySpark
 (pip install 'pulsar-sidecar[demo]'), because it compares the Spark job's audit with that of the embedded engine.
@@ -84,7 +84,7 @@ _Directory = Annotated[
 ]
 _MetadataStore = Annotated[
     MetadataStoreName,
-    typer.Option(help="etcd needs its program: Debian's and Ubuntu's package etcd-server."),
+    typer.Option(help="etcd must be installed (Debian and Ubuntu: package etcd-server)."),
 ]
 _Json = Annotated[bool, typer.Option("--json", hidden=True)]
 _Name = Annotated[str, typer.Argument(help="zookeeper (or etcd), bookie-1, broker-2, ...")]

@@ -33,7 +33,7 @@ def _lines(caller: CallerRights) -> Iterator[str]:
         yield f"{caller.role}, by {caller.authenticated_by}"
     for is_granted, right, meaning in (
         (caller.super_user, "super user", "everything"),
-        (caller.operator, "operator", "pause, limit and redrive deletions, command the watch, name any ledger"),
+        (caller.operator, "operator", "pause, limit and redrive deletions, control the watch, name any ledger"),
         (caller.viewer, "viewer", "see the state of the cluster and of every topic, without messages"),
     ):
         yield f"  {right:12}{'yes' if is_granted else 'no':5}{meaning}"

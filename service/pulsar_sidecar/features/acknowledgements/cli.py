@@ -27,7 +27,7 @@ from pulsar_sidecar.features.acknowledgements.results import PauseState, StoredP
 from pulsar_sidecar.reports.formatting import format_bytes, format_columns, format_count
 
 _PAUSES = {
-    PauseState.OFF: "continues whatever is lost (no policy enables the pause)",
+    PauseState.OFF: "continues, whatever is lost (no policy enables the pause)",
     PauseState.NOT_APPLICABLE: "continues: only Shared and Key_Shared subscriptions pause",
     PauseState.ARMED: "continues; it pauses when there are too many ranges",
     PauseState.IN_FORCE: "PAUSED: no new messages are read until ranges merge; due delayed messages and redeliveries"
@@ -78,7 +78,7 @@ def fullest(
         bool, typer.Option("--holes", help="Only subscriptions with acknowledgements beyond the mark-delete position.")
     ] = False,
     contains: Annotated[
-        str, typer.Option("--contains", metavar="TEXT", help="Only topics or subscriptions with this in their names.")
+        str, typer.Option("--contains", metavar="TEXT", help="Only topics or subscriptions whose names contain this.")
     ] = "",
     offset: Annotated[int, typer.Option(min=0, help="Number of subscriptions to skip.")] = 0,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of subscriptions shown.")] = 50,
@@ -100,9 +100,8 @@ def fullest(
 def _fullest(answer: results.StoredAckStates) -> Iterator[str]:
     yield (
         f"{format_count(answer.subscriptions, 'subscription')} of "
-        f"{format_count(answer.topics, 'topic or partition', 'topics or partitions')}: "
-        f"{answer.full:,} full, {answer.nearly_full:,} nearly full "
-        f"(of at most {format_count(answer.max_unacked_ranges_to_persist, 'range')})"
+        f"{format_count(answer.topics, 'topic or partition', 'topics or partitions')}: {answer.full:,} full, "
+        f"{answer.nearly_full:,} nearly full (of at most {format_count(answer.max_unacked_ranges_to_persist, 'range')})"
     )
     rows = [
         {

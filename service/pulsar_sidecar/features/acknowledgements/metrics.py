@@ -17,7 +17,7 @@ _GAUGES: dict[str, tuple[str, Callable[[AckState], float | None]]] = {
         lambda state: state.non_contiguous_deleted_messages_ranges,
     ),
     "ack_state_max_ranges": (
-        "Ranges that the broker stores at most.",
+        "Maximum number of ranges that the broker stores.",
         lambda state: state.max_unacked_ranges_to_persist,
     ),
     "ack_state_entry_bytes": (
@@ -25,12 +25,12 @@ _GAUGES: dict[str, tuple[str, Callable[[AckState], float | None]]] = {
         lambda state: state.entry_bytes,
     ),
     "ack_state_max_entry_bytes": (
-        "Bytes that an entry of the cursor's ledger may have (maxMessageSize).",
+        "Maximum bytes of an entry of the cursor's ledger (maxMessageSize).",
         lambda state: state.max_entry_bytes,
     ),
     "ack_state_node_bytes": ("Bytes of the cursor's node, if it held everything.", lambda state: state.node_bytes),
     "ack_state_max_node_bytes": (
-        "Bytes that the cursor's node may have (juteMaxBufferBytes).",
+        "Maximum bytes of the cursor's node (juteMaxBufferBytes).",
         lambda state: state.max_node_bytes,
     ),
     "ack_state_unstored_entries": (

@@ -124,7 +124,7 @@ class ApplyPayload(Payload):
     plan: PlanHash
     """Hash of the approved plan."""
     rate: float | None = Field(default=None, ge=0.1, le=1e9)
-    """Maximum number of records a second. Default: no limit."""
+    """Maximum number of records per second. Default: no limit."""
     max_age_hours: float = Field(default=72.0, ge=0, le=1e6)
     """Maximum age of the audit, in hours."""
 

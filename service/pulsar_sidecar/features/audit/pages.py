@@ -132,8 +132,8 @@ def approval_of(audit: Audit, application: PlanApplication) -> Action | None:
         f"{_place(audit.audit_id)}/apply",
         command("audit", "apply", audit.directory, "--execute", "--plan", plan.sha256),
         (
-            ActionField("rate", "Records a second, at most", kind="number", note="empty: no limit"),
-            ActionField("hours", "Largest age of the audit, in hours", "72", kind="number", required=True),
+            ActionField("rate", "Maximum records per second", kind="number", note="empty: no limit"),
+            ActionField("hours", "Maximum age of the audit, in hours", "72", kind="number", required=True),
         ),
         {"plan": plan.sha256},
         confirm=plan.sha256,
@@ -273,7 +273,7 @@ async def ledger(request: Request, audit_id: str) -> Response:
     text, searched = request.query_params.get("id", ""), request.query_params.get("references") == "true"
     ledger_id = parse_ledger_id(text.strip())
     if ledger_id is None:
-        raise InvalidInputError(f"{text[:100]!r} is not a ledger's id: give a number")
+        raise InvalidInputError(f"{text[:100]!r} is not a ledger id: enter a number")
     reading, audit = await asyncio.gather(
         ask.read(
             request,

@@ -19,7 +19,7 @@ _DUMP_FORMS = (
     "zk://HOST:PORT[,HOST:PORT...][/CHROOT], etcd:http://HOST:PORT[,...], zk-snapshot:FILE or rocksdb-copy:DIRECTORY"
 )
 DEFAULT_NODES_PER_SECOND = 20_000.0
-"""Default rate of reads from a running ZooKeeper: a million ledgers a minute, a part of its capacity."""
+"""Default rate of reads from a running ZooKeeper: a million ledgers per minute, a part of its capacity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ def pushgateway_group(url: str) -> tuple[str, str, dict[str, str]]:
     """Return a Pushgateway's address, and the job and the other labels of a group; else `InvalidInputError`."""
     gateway, _, group = url.partition("/metrics/job/")
     if "@" in gateway:
-        raise InvalidInputError("the address of a Pushgateway takes no user and no password: errors show it")
+        raise InvalidInputError("the URL of a Pushgateway must not contain a user or a password: errors show it")
     job, *labels = (unquote(part) for part in group.rstrip("/").split("/"))
     try:
         parts = urlsplit(gateway)
@@ -249,7 +249,7 @@ class AuditView:
 class ApplyRequest:
     """Request of ``audit apply``; without ``execute`` it only shows the plan.
 
-    ``plan_sha256`` is the approved hash, ``rate`` in records a second; the store's cluster must be the audit's.
+    ``plan_sha256`` is the approved hash, ``rate`` in records per second; the store's cluster must be the audit's.
     """
 
     audit: Path

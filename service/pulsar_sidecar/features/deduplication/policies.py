@@ -33,9 +33,9 @@ class DeduplicationPolicy(Enum):
             return
         if self is DeduplicationPolicy.ENABLED:
             if not isinstance(value, bool):
-                raise InvalidInputError("deduplication is true or false")
+                raise InvalidInputError("deduplication must be true or false")
         elif isinstance(value, bool) or not 0 <= value <= _MOST_SECONDS:
-            raise InvalidInputError(f"the interval is a number of seconds, from 0 to {_MOST_SECONDS}")
+            raise InvalidInputError(f"the interval must be a number of seconds from 0 to {_MOST_SECONDS}")
 
 
 @dataclass(frozen=True, slots=True)

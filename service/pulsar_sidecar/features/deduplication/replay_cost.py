@@ -13,7 +13,7 @@ SECONDS_PER_ENTRY: Final = 14.7 / 200_000
 SECONDS_PER_BYTE: Final = (2.2 - 20_000 * SECONDS_PER_ENTRY) / (20_000 * 10_000)
 """20,000 entries of 10,000 bytes took 1.7 to 2.3 s, the median of three is 2.2 s."""
 ASSUMPTION: Final = (
-    f"a broker of 4.0.8 replays {1 / SECONDS_PER_ENTRY:,.0f} entries a second and needs a second more for each "
+    f"a broker of 4.0.8 replays {1 / SECONDS_PER_ENTRY:,.0f} entries per second and needs another second for each "
     f"{1 / SECONDS_PER_BYTE / 1e6:,.0f} MB: measured on a local cluster of one bookie and one broker on 2 busy cores, "
     "whose bookie had the entries in memory; bookies that read from disks are slower"
 )

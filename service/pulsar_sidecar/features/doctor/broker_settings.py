@@ -35,9 +35,14 @@ class _Expected:
 
 
 _WANTED: Final = (
-    _Expected("systemTopicEnabled", "true", Level.FAILED, "topics have no policies, which the sidecar's own need"),
     _Expected(
-        "topicLevelPoliciesEnabled", "true", Level.FAILED, "topics have no policies, which the sidecar's own need"
+        "systemTopicEnabled", "true", Level.FAILED, "topics have no policies, which the sidecar's own topics need"
+    ),
+    _Expected(
+        "topicLevelPoliciesEnabled",
+        "true",
+        Level.FAILED,
+        "topics have no policies, which the sidecar's own topics need",
     ),
     _Expected("delayedDeliveryEnabled", "true", Level.WARNING, "brokers deliver delayed messages immediately"),
     _Expected(

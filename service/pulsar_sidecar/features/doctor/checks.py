@@ -71,7 +71,7 @@ def _servers(store: StoreFacts) -> Iterator[Finding]:
             remedy = "start it, or take it out of metadataStoreUrl"
             yield Finding(Level.WARNING, STORE, f"the server {address} does not respond: {_reason(server)}", remedy)
         elif server.version is None:
-            yield Finding(Level.OK, STORE, f"the server {address} answers, and does not report its version")
+            yield Finding(Level.OK, STORE, f"the server {address} responds but does not report its version")
         elif _numbers(server.version) < (oldest := _OLDEST[server.product]):
             remedy = f"upgrade it to {server.product} {oldest[0]}.{oldest[1]} or later"
             yield Finding(Level.FAILED, STORE, f"the server {address} runs {server.product} {server.version}", remedy)
@@ -215,7 +215,7 @@ def _clocks(store: StoreFacts, brokers: BrokersFacts) -> Iterator[Finding]:
     for name, seconds in wrong.items():
         where = "ahead of" if seconds > 0 else "behind"
         text = f"{name} is {abs(seconds):,.0f} s {where} the metadata store's"
-        yield Finding(Level.WARNING, CLOCKS, f"{text}, so messages fall due at another time", _SYNCHRONISE)
+        yield Finding(Level.WARNING, CLOCKS, f"{text}, so messages come due at a different time", _SYNCHRONISE)
     if not wrong:
         text = f"{len(ahead)} clocks are" if len(ahead) > 1 else "this machine's clock is"
         yield Finding(Level.OK, CLOCKS, f"{text} within {_TOLERATED_SECONDS:.0f} s of the metadata store's")

@@ -11,9 +11,9 @@ from pulsar_sidecar.cli.commands.serving import command_with_settings
 from pulsar_sidecar.cli.connecting import Context
 from pulsar_sidecar.features.doctor.findings import Finding, Level, counted
 
-_HELP = """Check the cluster against the sidecar's needs.
+_HELP = """Check that the cluster meets the sidecar's requirements.
 
-Takes the settings of `serve`. Asks brokers, ZooKeeper and bookies; checks versions, rights, settings, topic policies
+Takes the settings of `serve`. Queries brokers, ZooKeeper and bookies; checks versions, rights, settings, topic policies
 and clocks. Prints one line for each check, with the remedy. Changes only the node by which the sidecar reads
 ZooKeeper's clock. Exit code 2: a check failed.
 

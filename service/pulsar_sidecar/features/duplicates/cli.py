@@ -60,7 +60,7 @@ _MetadataStoreUrl = Annotated[
     typer.Option(metavar="zk:HOST:PORT", help="As in broker.conf. Also PULSAR_SIDECAR_METADATA_STORE_URL."),
 ]
 _Rate = Annotated[
-    float, typer.Option("--rate", metavar="NUMBER", min=0, help="Maximum number of entries a second, 0 for no limit.")
+    float, typer.Option("--rate", metavar="NUMBER", min=0, help="Maximum number of entries per second, 0 for no limit.")
 ]
 
 

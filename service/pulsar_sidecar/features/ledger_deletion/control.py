@@ -67,7 +67,7 @@ class ServiceControl:
         """
         if not _is_rate(ledgers_per_second):
             raise InvalidInputError(
-                f"a rate is a number of ledgers a second from {_SLOWEST} to {_FASTEST:.0f}, or none to lift the limit"
+                f"a rate must be {_SLOWEST} to {_FASTEST:.0f} ledgers per second, or none to lift the limit"
             )
         return self.change(lambda control: replace(control, rate_per_second=ledgers_per_second))
 

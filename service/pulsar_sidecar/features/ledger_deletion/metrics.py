@@ -133,10 +133,10 @@ class DeletionMetrics(Collector):
         text = "Unreferenced ledgers, by state."
         found = {state: watch.leaks.get(state, 0) for state in _OPEN_STATES}
         yield self._by(GaugeMetricFamily, "watch_candidates", text, "state", found)
-        text = "Ledgers found leaked since this sidecar watches, by cause."
+        text = "Ledgers found leaked since this sidecar took over the watch, by cause."
         leaked = {cause: watch.leaked.get(cause, 0) for cause in LeakCause}
         yield self._by(CounterMetricFamily, "watch_leaks", text, "cause", leaked)
-        text = "Leaked ledgers appended to the system topic since this sidecar watches."
+        text = "Leaked ledgers appended to the system topic since this sidecar took over the watch."
         appended = CounterMetricFamily(f"{_PREFIX}_watch_appended", text, labels=("cluster",))
         appended.add_metric([self._cluster], watch.appended)
         yield appended

@@ -175,7 +175,7 @@ def parse_record(payload: bytes) -> PendingDeleteLedgerInfo:
         InvalidInputError: it is malformed; the message names the field.
     """
     if len(payload) > MAX_RECORD_BYTES:
-        raise InvalidInputError(f"a record is at most {MAX_RECORD_BYTES} bytes long, this one has {len(payload)}")
+        raise InvalidInputError(f"a record must be at most {MAX_RECORD_BYTES} bytes long; this one has {len(payload)}")
     try:
         document = _DECODER.decode(payload.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -206,7 +206,7 @@ def parse_record_document(document: object) -> PendingDeleteLedgerInfo:
 
 def _check_essentials(record: PendingDeleteLedgerInfo) -> None:
     if record.topic.domain is not TopicDomain.PERSISTENT:
-        raise InvalidInputError("topicName is not persistent: such a topic has no ledgers")
+        raise InvalidInputError("topicName must be persistent: other topics have no ledgers")
     if record.component is LedgerComponent.MANAGED_CURSOR and not record.cursor_name:
         raise InvalidInputError("cursorName is missing: a cursor's ledger needs the cursor's name")
     if record.ledger_type is LedgerType.OFFLOAD_LEDGER:

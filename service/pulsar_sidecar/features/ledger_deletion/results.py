@@ -241,7 +241,7 @@ class Control:
     paused: bool = False
     paused_reason: str | None = None
     rate_per_second: float | None = None
-    """Maximum number of ledgers that each sidecar deletes a second; null for no limit."""
+    """Maximum number of ledgers that each sidecar deletes per second; null for no limit."""
     paused_by: str | None = None
     """Role of the caller that paused; null if not paused, or without authentication."""
     paused_since_ms: int | None = None
@@ -316,7 +316,7 @@ class Reclaim:
     asked_ledgers: int
     """Number of the last of these ledgers, at most a hundred, that each bookie was queried for."""
     collected_bookies: int
-    """Number of bookies that have no entry of these any more."""
+    """Number of bookies that no longer have any entry of these."""
     bookies: tuple[BookieReclaim, ...]
     """Bookies that are registered or have a cookie."""
     as_of_ms: int
@@ -414,7 +414,7 @@ class DeletionTrend:
     """The last hour; a sidecar that has just started has fewer points."""
 
     points: tuple[TrendPoint, ...]
-    """A point a minute, the oldest first."""
+    """One point per minute, oldest first."""
     seconds_left: float | None
     """Estimated time until nothing is pending, at the rate of the last ten minutes; null while pending records do not
     become fewer."""

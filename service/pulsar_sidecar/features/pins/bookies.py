@@ -105,7 +105,7 @@ class BookiesReader:
 
         read_ms, began = self._clock.now_ms(), self._clock.monotonic_seconds()
         ledgers: _Ledgers | None = None
-        failure = SidecarError("all ledgers could not be read; the log has the reason")
+        failure = SidecarError("the ledgers could not all be read; see the log")
         try:
             found = read_ledgers(self._every(), note)
             ledgers = _Ledgers(read_ms, found, found.by_bookie())

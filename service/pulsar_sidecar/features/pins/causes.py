@@ -83,8 +83,8 @@ def _reaching(cluster: str, held: Held) -> Remedy:
     if held.replicators.get(cluster):
         return Remedy("wait while the backlog shrinks; if it does not, the log of the topic's broker has the reason")
     return Remedy(
-        f"make the cluster {cluster} reachable, and see that the topic can be created there: the log of the topic's "
-        "broker has the reason why it is not connected"
+        f"make the cluster {cluster} reachable, and make sure that the topic can be created there: the log of the "
+        "topic's broker has the reason why it is not connected"
     )
 
 
@@ -148,7 +148,7 @@ _ALWAYS: Final[Mapping[PinCause, Sequence[Remedy]]] = {
     PinCause.BACKLOG: (Remedy("start its consumers, so that they acknowledge the backlog"), *_SUBSCRIPTION),
     PinCause.ACKNOWLEDGEMENT_HOLES: (
         Remedy(
-            "list the unacknowledged ranges, and acknowledge them by a consumer",
+            "list the unacknowledged ranges, and acknowledge them with a consumer",
             "pulsar-sidecar subscriptions ack-state {topic} -s {subscription}",
         ),
         *_SUBSCRIPTION,

@@ -41,7 +41,7 @@ class LedgerFacts:
 
     Attributes:
         entries: number of entries; of the last ledger as bookies have them.
-        copies: number of copies of each entry on bookies; 0 if BookKeeper does not have the ledger (any more).
+        copies: number of copies of each entry on bookies; 0 if BookKeeper does not, or no longer, have the ledger.
         closed_ms: closing time; 0 for the last ledger of the list.
         offload: copy in tiered storage.
     """

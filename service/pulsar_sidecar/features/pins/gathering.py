@@ -106,7 +106,7 @@ class _AskedOnce:
         if all(self._sources.views.owner_url(place) is not None for place in places):
             return None
         return UnownedBundle(
-            f"no broker owns the bundle of {_EVENTS}. This makes one load all topics of the bundle: "
+            f"no broker owns the bundle of {_EVENTS}. This makes a broker load all topics of the bundle: "
             f"pulsar-admin topics lookup {quoted(str(events))}"
         )
 

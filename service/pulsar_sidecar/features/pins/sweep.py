@@ -104,7 +104,7 @@ class RetentionSweep:
         try:
             store.create(_LEASE, str(topic).encode(), ephemeral=True)
         except AlreadyExistsError as error:
-            raise TemporaryError("another sweep trims a topic, or has just been killed; try again") from error
+            raise TemporaryError("another sweep is trimming a topic, or has just been killed; try again") from error
         try:
             return self._trim(topic, max_load_percent)
         finally:

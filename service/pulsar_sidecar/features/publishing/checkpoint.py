@@ -113,14 +113,14 @@ def checkpoint_of(text: str) -> Checkpoint:
     try:
         version = msgspec.json.decode(text, type=_Version).version
         if version != _VERSION:
-            raise InvalidInputError(f"it is of version {version!r:.20}; this program knows {_VERSION}")
+            raise InvalidInputError(f"it has version {version!r:.20}; this program supports {_VERSION}")
         found = msgspec.json.decode(text, type=_Document)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidInputError(f"it is damaged ({error})") from error
     ends = [each.end for each in found.published]
     is_covered = all(each.offset is None or each.offset < max(ends, default=0) for each in found.partitions)
     if not found.partitions or ends != sorted(set(ends)) or not is_covered:
-        raise InvalidInputError("it is damaged: its numbers do not fit together")
+        raise InvalidInputError("it is damaged: its numbers are inconsistent")
     return Checkpoint(
         topic=found.topic,
         producer_name=found.producer_name,

@@ -26,11 +26,11 @@ _DEFAULT_BATCH = BatchLimits().messages
 
 _HELP = """Publish a file's records to a topic, each stored exactly once and in order.
 
-Kill it at any moment and repeat the command: it continues where it was, with neither a gap nor a second copy. A
+Kill it at any moment and repeat the command: it continues where it stopped, with neither a gap nor a second copy. A
 record's sequence id is the byte at which it begins; brokers refuse an id that they have stored for the producer name.
 The topic needs deduplication: pulsar-admin topicPolicies set-deduplication --enable TOPIC (or for its namespace).
 
-Formats: lines (the payload is the line without its newline); json-lines (an object with payload, a text, or
+Formats: lines (the payload is the line without its newline); json-lines (an object with payload (text) or
 payloadBase64, and optionally key, properties and eventTime in milliseconds); length-prefixed (4 bytes, big-endian,
 before each payload). A record with a key goes to the partition that Java's client chooses for the key; without a key
 the sequence id decides.
@@ -83,7 +83,7 @@ def publish(
         bool, typer.Option("--dry-run", help="Check the file, the topic and where to continue; publish nothing.")
     ] = False,
     rate: Annotated[
-        float | None, typer.Option(metavar="NUMBER", min=0.001, help="Maximum number of records a second.")
+        float | None, typer.Option(metavar="NUMBER", min=0.001, help="Maximum number of records per second.")
     ] = None,
     batch_size: Annotated[
         int, typer.Option(metavar="NUMBER", min=1, max=100_000, help="Maximum number of records in a batch.")

@@ -41,14 +41,14 @@ class OutgoingMessage(NamedTuple):
         """Lower bound of its bytes in a batch; raises `InvalidInputError` for a message that cannot be written."""
         size = len(self.payload) + _OVERHEAD_BYTES
         if self.event_time_ms is not None and not 0 <= self.event_time_ms <= MAX_SEQUENCE_ID:
-            raise InvalidInputError(f"the event time {self.event_time_ms} is not 0 to 2^63 - 1 milliseconds")
+            raise InvalidInputError(f"the event time {self.event_time_ms} must be 0 to 2^63 - 1 milliseconds")
         if self.key is None and not self.properties:
             return size
         try:
             names = [self.key or "", *self.properties, *self.properties.values()]
             return size + _OVERHEAD_BYTES * len(names) + sum(len(name.encode()) for name in names)
         except UnicodeEncodeError as error:
-            raise InvalidInputError("keys and properties are Unicode text, without lone surrogates") from error
+            raise InvalidInputError("keys and properties must be Unicode text, without lone surrogates") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,8 +151,8 @@ class PartitionPublisher:
         if not 0 <= sequence_id <= MAX_SEQUENCE_ID:
             raise InvalidInputError(f"{sequence_id} is not a sequence id: those are 0 to 2^63 - 1")
         raise InvalidInputError(
-            f"the sequence id {sequence_id} follows {self._highest_added} on {self.topic}; ids of a partition rise, or "
-            "brokers would take the message for a duplicate"
+            f"the sequence id {sequence_id} follows {self._highest_added} on {self.topic}; ids of a partition must "
+            "rise, or brokers would take the message for a duplicate"
         )
 
     def _seal(self) -> None:

@@ -89,7 +89,7 @@ class ExactlyOncePublisher:
         """
         _refuse_never_deduplicated(topic, producer_name)
         if initial_sequence_id is not None and not 0 <= initial_sequence_id <= MAX_SEQUENCE_ID:
-            raise InvalidInputError("an initial sequence id is a number from 0 to 2^63 - 1")
+            raise InvalidInputError("an initial sequence id must be a number from 0 to 2^63 - 1")
         self.topic = topic
         self.counts = Counter[Outcome]()
         """Messages confirmed so far, by outcome."""
@@ -265,9 +265,8 @@ class ExactlyOncePublisher:
         found = self._producers.partitions(self.topic)
         if found != wanted:
             raise ConflictError(
-                f"{self.topic} has {format_count(found, 'partition')} and had {wanted}: keys belong to "
-                "other partitions than before. "
-                "What is published so far stays; publish the rest under another producer name"
+                f"{self.topic} has {format_count(found, 'partition')} and had {wanted}: keys belong to other "
+                "partitions than before. What is published so far stays; publish the rest under another producer name"
             )
 
 
@@ -281,6 +280,6 @@ def _refuse_never_deduplicated(topic: TopicName, producer_name: str | None) -> N
             f"brokers take a producer whose name begins with {REPLICATOR_PREFIX} for a replicator; choose another name"
         )
     if producer_name == "":
-        raise InvalidInputError("a producer name has at least one character; leave it out to be given one")
+        raise InvalidInputError("a producer name must have at least one character; omit it to have one assigned")
     if any("\ud800" <= character <= "\udfff" for character in producer_name or ""):
-        raise InvalidInputError("a producer name is Unicode text, without lone surrogates")
+        raise InvalidInputError("a producer name must be Unicode text, without lone surrogates")

@@ -49,7 +49,7 @@ class ReadPosition(NamedTuple):
         """Parse the text that ``str`` returned; an `InvalidInputError` for any other text."""
         match = _POSITION.fullmatch(text)
         if match is None:
-            raise InvalidInputError(f"{text!r:.80} is not a position; those are ledgerId:entryId:partition:batchIndex")
+            raise InvalidInputError(f"{text!r:.80} is not a position; write ledgerId:entryId:partition:batchIndex")
         ledger_id, entry_id, partition, batch_index = map(int, match.groups()[:4])
         first = None if match[5] is None else Position(LedgerId(int(match[5])), EntryId(int(match[6])))
         return cls(LedgerId(ledger_id), EntryId(entry_id), partition, batch_index, first)

@@ -189,12 +189,12 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _checked_fields(document: object) -> object:
     if isinstance(document, dict) and (unknown := document.keys() - _FIELDS):
-        raise ValueError(f"{min(unknown)!r} is not a field; there are {', '.join(sorted(_FIELDS))}")
+        raise ValueError(f"{min(unknown)!r} is not a field; the fields are {', '.join(sorted(_FIELDS))}")
     return document
 
 
 def _payload(record: _JsonRecord) -> bytes:
     payload = record.payload_base64 if record.payload is None else record.payload.encode()
     if payload is None or None not in (record.payload, record.payload_base64):
-        raise ValueError("it needs either payload, a text, or payloadBase64")
+        raise ValueError("it needs either payload (text) or payloadBase64")
     return payload

@@ -127,7 +127,7 @@ def resume_point(pushed: int, point: StoredPoint | None, tail: Tail | None) -> R
     if point is None and (is_sent or pushed != NOTHING_PUBLISHED) and not newer:
         raise ConflictError(
             f"the broker reports {_named(pushed)} for this producer, no checkpoint names an entry of it, and the topic "
-            "holds none of the producer's messages any more: nothing shows that they were of this file. Restore the "
+            "no longer holds any of the producer's messages: nothing shows that they were of this file. Restore the "
             f"checkpoint, or {_START_ANEW}"
         )
     return ResumePoint(
@@ -157,8 +157,7 @@ def check_against_file(points: Sequence[ResumePoint], start: int, records: Itera
             if found.payload_hash not in (None, payload_hash(record.payload)):
                 raise ConflictError(
                     f"the file has changed: the record at byte {record.offset} is not the one that the topic holds at "
-                    f"{found.position}; "
-                    f"restore the file that was published, or {_START_ANEW}"
+                    f"{found.position}; restore the file that was published, or {_START_ANEW}"
                 )
         elif point.is_blank and record.offset < last_known:
             raise ConflictError(

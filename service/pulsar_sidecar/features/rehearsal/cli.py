@@ -84,14 +84,14 @@ def _lines(found: results.Rehearsal) -> Iterator[str]:
 
 
 def _total(total: results.Total) -> Iterator[str]:
-    lacking = f"; not known of {format_count(total.unknown_topics, 'topic')}" if total.unknown_topics else ""
+    lacking = f"; unknown for {format_count(total.unknown_topics, 'topic')}" if total.unknown_topics else ""
     on = f" on {format_count(total.topics, 'topic')}" if total.count and total.count != total.topics else ""
     yield f"{_number(total.count):>14} {total.consequence.value}{on}{lacking}"
     yield f"{'':>15}from {total.derived_from}"
 
 
 def _times(times: results.Times) -> Iterator[str]:
-    yield f"{times.takeover_seconds:>14g} s at most without an owner, if it is killed; none if it is stopped in order"
+    yield f"{times.takeover_seconds:>14g} s at most without an owner, if it is killed; none if it is shut down cleanly"
     yield f"{times.replays:>14} s of replays before topics serve"
     yield f"{times.indexes:>14} s of reading to index delayed messages"
     yield from (f"{'':>15}from {source}" for source in times.derived_from)

@@ -33,9 +33,9 @@ _INDEXES: Final = (
 _SESSION: Final = "the session timeout of the broker's configuration (metadataStoreSessionTimeoutMillis)"
 _OPERATIONS: Final = "the sidecars' operations in the metadata store"
 ASSUMPTIONS: Final = (
-    "the numbers change with the traffic: they are those of the moment of the look-ups",
-    "of batches of which some messages are acknowledged, what is only in memory is in no number: brokers do not report "
-    "it, and deliver those messages again",
+    "the numbers change with the traffic: they apply to the moment of the look-ups",
+    "acknowledgements of parts of batches that are only in memory are not counted: brokers do not report them, and "
+    "deliver those messages again",
     "ledgers that the broker is deleting itself at that moment may be left; the ledger watch finds them",
     "publishing clients retry; duplicates of what was stored and not confirmed are prevented by deduplication only",
 )

@@ -22,7 +22,7 @@ class Consequence(StrEnum):
     DELAYED = "delayed messages indexed again"
     READ_FOR_INDEX = "entries read to index delayed messages again"
     NOT_PERSISTENT = "non-persistent topics that lose messages"
-    DELETIONS = "deletions that go on at the next owner"
+    DELETIONS = "deletions that continue at the next owner"
 
 
 @result

@@ -38,7 +38,7 @@ async def sign_in(request: Request) -> Response:
     form = await form_of(request)
     token, next_page = form.get("token", "").removeprefix("Bearer ").strip(), own_page(form.get("next", ""))
     if not token or not token.isascii() or any(each.isspace() for each in token):
-        return _page(request, next_page, "paste a token: three parts with dots between them", 400)
+        return _page(request, next_page, "paste a token: three parts separated by dots", 400)
     refusal = too_often(request, next_page)
     if refusal is not None:
         return refusal

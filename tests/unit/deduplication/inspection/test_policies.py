@@ -69,7 +69,7 @@ def test_brokers_that_ignore_a_change_are_reported(changes: PolicyChanges, broke
         ({"topics": {(ENABLED, TOPIC): True}}, ENABLED, True, False, "an unloaded topic keeps its cursor pulsar.dedup"),
         ({}, ENABLED, False, True, "topics with a policy of their own keep it"),
         ({}, INTERVAL, True, 0, "0 switches snapshots by time"),
-        ({}, INTERVAL, True, 5, "brokers look only every 120 s"),
+        ({}, INTERVAL, True, 5, "brokers check only every 120 s"),
         ({"broker": BrokerDeduplication(snapshot_frequency_seconds=0)}, INTERVAL, False, 600, "timer is off"),
     ],
 )

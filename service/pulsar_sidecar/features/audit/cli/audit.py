@@ -21,8 +21,8 @@ from pulsar_sidecar.features.audit.requests import (
 from pulsar_sidecar.model.errors import SidecarError
 
 _EXIT_CODES = (
-    "Exit codes: 0 done, or no findings (show); 2 findings (show); "
-    "1 an error, wrong usage, or a failed guard. Standard error has the reason."
+    "Exit codes: 0 done, or no findings (show); 2 findings (show); 1 an error, wrong usage, or a failed guard. "
+    "Standard error has the reason."
 )
 _HELP = """Find unreferenced ledgers, and have them deleted.
 
@@ -197,12 +197,15 @@ def show(
     ] = None,
     topic: Annotated[str | None, typer.Option(help="Show only rows of this topic, by its full name.")] = None,
     by: Annotated[
-        GroupColumn | None, typer.Option(help="Count the rows by this column instead, the most bytes first.")
+        GroupColumn | None, typer.Option(help="Count the rows by this column instead, most bytes first.")
     ] = None,
     largest_first: Annotated[
-        bool, typer.Option("--largest-first", help="The largest first instead of by ledger id; --usage always is.")
+        bool,
+        typer.Option(
+            "--largest-first", help="Sort by size, largest first, instead of by ledger id; --usage always does."
+        ),
     ] = False,
-    offset: Annotated[int, typer.Option(min=0, help="Number of rows to leave out at the beginning.")] = 0,
+    offset: Annotated[int, typer.Option(min=0, help="Number of rows to skip.")] = 0,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of rows of a table.")] = 20,
 ) -> None:
     """Show what an audit found: the verdict, counts, guards, what could not be checked, and the next step.
@@ -255,7 +258,7 @@ def apply(
     audit: _Audit,
     execute: Annotated[bool, typer.Option("--execute", help="Send the records.")] = False,
     plan: Annotated[str | None, typer.Option(metavar="HASH", help="Hash of the approved plan.")] = None,
-    rate: Annotated[float | None, typer.Option(min=0.1, help="Maximum number of records a second.")] = None,
+    rate: Annotated[float | None, typer.Option(min=0.1, help="Maximum number of records per second.")] = None,
     max_age_hours: Annotated[float, typer.Option(min=0, help="Maximum age of the audit, in hours.")] = 72.0,
     metadata_store_url: Annotated[str | None, typer.Option(metavar="zk:HOST:PORT", help="As in broker.conf.")] = None,
     broker_service_url: Annotated[
@@ -314,9 +317,8 @@ def _show_applied(applied: AppliedPlan, audit: Path, form: output.Format) -> Non
         output.info("the plan is empty: there is nothing to send")
     elif not applied.executed:
         output.info(
-            "nothing was sent. Show the ledgers with: "
-            f"pulsar-sidecar audit show {audit} --orphans --standing condemned\nSend them with: "
-            f"pulsar-sidecar audit apply {audit} --execute --plan {applied.plan_sha256}"
+            f"nothing was sent. Show the ledgers with: pulsar-sidecar audit show {audit} --orphans --standing "
+            f"condemned\nSend them with: pulsar-sidecar audit apply {audit} --execute --plan {applied.plan_sha256}"
         )
     else:
         output.info("show the progress of their deletion with: pulsar-sidecar ledger-deletion status")

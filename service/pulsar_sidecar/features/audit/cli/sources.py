@@ -28,7 +28,7 @@ _Rate = Annotated[
         "--rate",
         metavar="NUMBER",
         min=0,
-        help="Maximum number of nodes or ledgers read a second, 0 for no limit. Default: "
+        help="Maximum number of nodes or ledgers read per second, 0 for no limit. Default: "
         f"{DEFAULT_NODES_PER_SECOND:,.0f}. A snapshot has no limit.",
     ),
 ]
@@ -148,7 +148,7 @@ def list_offloaded(
         ),
     ],
     region: Annotated[
-        str, typer.Option(metavar="REGION", help="Region of buckets at Amazon itself (s3://bucket).")
+        str, typer.Option(metavar="REGION", help="Region of buckets on Amazon itself (s3://bucket).")
     ] = "",
     cluster: Annotated[
         str | None,

@@ -152,7 +152,7 @@ class _Reader:
 
         paths, values = nodes.column("path"), nodes.column("value")
         for row in nodes.filter(pc.is_null(values)).select(["path", "unreadable"]).to_pylist():
-            self.unreadable_nodes.append(unreadable_node(row["path"], row["unreadable"] or "its value is not there"))
+            self.unreadable_nodes.append(unreadable_node(row["path"], row["unreadable"] or "its value is missing"))
         # Nodes above others have no data; a cursor or a schema without data has lost it.
         for path in paths.filter(pc.equal(pc.binary_length(values), 0)).to_pylist():
             located = locate(path)
@@ -254,7 +254,7 @@ def _cursor_row_references(path: str, row: Mapping[str, Any]) -> Iterator[Refere
 def unread_compaction_cursors(cursor_paths: Iterable[str], read: Iterable[str]) -> list[UnreadableNode]:
     """Return the compaction cursors whose ledgers the dump does not have."""
     unread = set(cursor_paths) - set(read)
-    return [UnreadableNode(path, Scope.COMPACTED, "the dump has no reading of its ledger") for path in unread]
+    return [UnreadableNode(path, Scope.COMPACTED, "the dump did not read its ledger") for path in unread]
 
 
 def decode_log_segments(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Reference], int]:

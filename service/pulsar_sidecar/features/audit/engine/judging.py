@@ -117,7 +117,7 @@ class Judge:
         if protected is not None:
             return OrphanStatus.UNPROVEN, protected, None
         if claimed.kind is LedgerKind.DATA and row["ledger_id"] in self.not_whole:
-            reason = "its list names a copy in tiered storage, which is missing or not whole: this may be the last one"
+            reason = "its list names a copy in tiered storage, which is missing or incomplete: this may be the last one"
             return OrphanStatus.UNPROVEN, reason, None
         if age_ms is None or row["version"] is None:
             return OrphanStatus.UNPROVEN, "its age or its version is not known", None

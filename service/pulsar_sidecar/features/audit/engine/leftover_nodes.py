@@ -148,13 +148,13 @@ def _ledger_id(mark: str) -> int:
 
 def _schema(path: str) -> LeftoverNode:
     topic = topic_of_schema(path.removeprefix(f"{SCHEMAS}/"))
-    why = "a schema whose ledgers are all gone: brokers answer 500 when it is asked for"
+    why = "a schema whose ledgers are all gone: brokers answer 500 to requests for it"
     return LeftoverNode("schema", path, why, f"pulsar-admin schemas delete --force {topic or 'TOPIC'}")
 
 
 def _partitioned_topic(path: str) -> LeftoverNode:
     topic = topic_of_managed_ledger(path.removeprefix(f"{PARTITIONED_TOPICS}/"))
-    why = "a topic without any of its partitions: half of it was deleted, or all of them were inactive"
+    why = "a topic without any of its partitions: it was half deleted, or all of them were inactive"
     return LeftoverNode("partitioned-topic", path, why, f"pulsar-sidecar topics delete --partitioned {topic}")
 
 

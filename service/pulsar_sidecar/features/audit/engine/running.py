@@ -282,9 +282,9 @@ def _unseen(opened: OpenedInputs, findings: AuditFindings[Tables]) -> tuple[Limi
 
 
 _UNSEEN_COPIES = (
-    (OffloadUse.NOT_LISTED, "the audit does not know whether these copies are whole; list their places too"),
+    (OffloadUse.NOT_LISTED, "the audit does not know whether these copies are complete; list their places too"),
     (OffloadUse.ANOTHER_CLUSTER, "their objects name another cluster, so they are never deletable here"),
-    (OffloadUse.UNRECOGNISED, "objects that Pulsar's offloader does not name so are never deletable"),
+    (OffloadUse.UNRECOGNISED, "objects with names that Pulsar's offloader does not write are never deletable"),
 )
 
 

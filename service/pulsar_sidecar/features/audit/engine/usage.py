@@ -236,6 +236,6 @@ def _affected(kind: LedgerKind, whose: str, cursor: str | None, reference: Mappi
                 "behind until it is deleted"
             )
         case LedgerKind.LOG_SEGMENT:
-            return f"the package or the state that {whose} belongs to cannot be read whole"
+            return f"the package or the state that {whose} belongs to cannot be read completely"
         case LedgerKind.UNKNOWN:
             return f"the owner {whose} cannot read it"

@@ -102,7 +102,7 @@ class DeduplicationChecks:
                 raise
             raise TemporaryError(f"{error}; besides, {left_behind}") from error
         if published is None:
-            raise ConflictError(f"{topic} exists already and was left alone; run the check again")
+            raise ConflictError(f"{topic} already exists and was left alone; run the check again")
         first, second, status = published
         outcome, reason = outcome_of(first, second)
         left_behind = self._deleted(topic)

@@ -182,15 +182,15 @@ def _effect_remarks(
 
 
 def _interval_remarks(interval_seconds: int, broker: BrokerDeduplication) -> list[str]:
-    entries = f"a snapshot is taken after {broker.entries_interval:,} entries alone"
+    entries = f"snapshots are taken only after {broker.entries_interval:,} entries"
     if not broker.snapshot_frequency_seconds:
         return [f"the brokers' timer is off (brokerDeduplicationSnapshotFrequencyInSeconds=0): {entries}"]
     if not interval_seconds:
         return [f"0 switches snapshots by time off: {entries}"]
     if interval_seconds < broker.snapshot_frequency_seconds:
         return [
-            f"brokers look only every {broker.snapshot_frequency_seconds} s "
-            "(brokerDeduplicationSnapshotFrequencyInSeconds), and take no snapshots more often"
+            f"brokers check only every {broker.snapshot_frequency_seconds} s "
+            "(brokerDeduplicationSnapshotFrequencyInSeconds), so they take no snapshots more often"
         ]
     return []
 

@@ -94,8 +94,8 @@ def build(
     elif not report.executed:
         only = f" -s {shlex.quote(subscription)}" if subscription is not None else ""
         output.info(
-            "nothing was changed. Build with: "
-            f"pulsar-sidecar delayed-index build {topic}{only} --execute --plan {report.plan}"
+            f"nothing was changed. Build with: pulsar-sidecar delayed-index build {topic}{only} --execute --plan "
+            f"{report.plan}"
         )
     if any(each.outcome is PointerOutcome.LOADED_MEANWHILE for each in report.subscriptions):
         output.info(f"a broker loaded the topic meanwhile: run pulsar-admin topics unload {topic} once more")
@@ -200,13 +200,13 @@ def _extent(checked: CheckScope, *, clean: bool) -> str:
     if checked.unread:
         note = f" ({checked.unread:,} could not be read)"
     elif checked.entries < checked.entries_left:
-        note = f" (if all are right, at most {checked.wrong_share_bound:.2%} are not, with 95 % confidence)"
+        note = f" (if all of these are right, at most {checked.wrong_share_bound:.2%} are wrong, with 95 % confidence)"
     ledgers = "" if checked.ledgers is None else f", {format_count(checked.ledgers, 'ledger')} searched for orphans"
     return (
         f"{'clean: ' if clean else ''}{format_count(checked.topics, 'topic')}, "
-        f"{format_count(checked.subscriptions, 'subscription')}, "
-        f"{format_count(checked.buckets, 'bucket')}, {format_count(checked.indexes, 'index')}, "
-        f"{checked.entries:,} of {format_count(checked.entries_left, 'message')} compared{note}{ledgers}"
+        f"{format_count(checked.subscriptions, 'subscription')}, {format_count(checked.buckets, 'bucket')}, "
+        f"{format_count(checked.indexes, 'index')}, {checked.entries:,} of "
+        f"{format_count(checked.entries_left, 'message')} compared{note}{ledgers}"
     )
 
 

@@ -41,8 +41,8 @@ READS_PER_BUCKET: Final = 2
 MOST_SHOWN: Final = 10
 
 LOAD_ASSUMPTIONS: Final = (
-    f"a broker reads {ENTRIES_PER_SECOND:,.0f} entries a second (200,000 in 10.6 s on 2 cores, twice that when busy); "
-    "the rest of a topic load, some tenths of a second, is not counted",
+    f"a broker reads {ENTRIES_PER_SECOND:,.0f} entries per second (200,000 in 10.6 s on 2 cores, twice that when "
+    "busy); the rest of a topic load, some tenths of a second, is not counted",
     "an index takes 24 to 36 B in a broker's memory, as its queues grow; bitmaps of buckets take as much as in storage",
     f"with buckets a broker reads {READS_PER_BUCKET} entries of each, and the backlog's first {FIRST_READ} entries",
     "acknowledgements as stored; a loaded topic may have more",

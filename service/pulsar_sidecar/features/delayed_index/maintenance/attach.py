@@ -121,7 +121,7 @@ class BucketPointers:
                 raise NotFoundError(f"ledger {ledger_id} of a bucket is gone, so no cursor may name it; plan again")
 
     def _outcome_by_nodes(self, change: PointerChange) -> PointerOutcome:
-        # Query the brokers first: if none has the topic now, none that read the old node can write it any more.
+        # Query the brokers first: if none has the topic now, none that read the old node can still write it.
         broker = self.loaded.loaded_by(change.topic)
         if not self._names(change):
             return PointerOutcome.OVERWRITTEN

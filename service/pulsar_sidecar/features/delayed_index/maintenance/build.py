@@ -198,8 +198,8 @@ class IndexBuilder:
             metadata = demanded(read, f"ledger {ledger_id} of {topic.topic}")
             if metadata.state is not LedgerState.CLOSED:
                 raise ConflictError(
-                    f"ledger {ledger_id} of {topic.topic} is not closed: its broker died, or has the topic; load the "
-                    f"topic and run pulsar-admin topics unload {topic.topic}"
+                    f"ledger {ledger_id} of {topic.topic} is not closed: its broker died, or has the topic loaded; "
+                    f"load the topic and run pulsar-admin topics unload {topic.topic}"
                 )
             found[ledger_id] = metadata
         return found, left_out

@@ -172,7 +172,7 @@ class IndexRepair:
         """
         plan = self.plan(scope, options, kinds)
         if not plan.actions:
-            raise ConflictError("there is nothing to repair (any more); nothing was changed")
+            raise ConflictError("there is nothing to repair, or no longer; nothing was changed")
         if plan.hash != approved:
             raise ConflictError(f"the plan is now {plan.hash}, not the approved one; review it")
         for topic in {action.topic for action in plan.actions if action.step.changes_cursor}:

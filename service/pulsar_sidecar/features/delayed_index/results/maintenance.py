@@ -119,7 +119,7 @@ class FindingKind(Enum):
     )
     """A cursor property has a bucket's prefix and names no range of ledgers."""
     UNREADABLE_SNAPSHOT = "unreadable-snapshot", _FALLS_BACK, _REPAIR, RepairStep.RETIRE
-    """A bucket's entries are not a snapshot, or no bookie has them any more."""
+    """A bucket's entries are not a snapshot, or no bookie still has them."""
     UNREAD_SNAPSHOT = (
         "unread-snapshot",
         f"if brokers cannot read it either, {_FALLS_BACK}",
@@ -130,7 +130,7 @@ class FindingKind(Enum):
         "unreadable-node",
         "the buckets that it names cannot be checked, or only in part; if the value of a bucket's property is not a "
         "ledger id, no broker of 4.0.8 can create the subscription's tracker: it delivers nothing",
-        "check again; if it stays, inspect the node with bin/pulsar zookeeper-shell",
+        "check again; if the finding persists, inspect the node with bin/pulsar zookeeper-shell",
     )
     """The node of a cursor, topic or ledger, or a cursor's acknowledgements, cannot be read or decoded."""
     WRONG_BITMAP = (

@@ -309,7 +309,7 @@ def recover_bucket(
     except NotFoundError as error:
         if behaviour is Behaviour.AS_PIP:
             return NO_INDEXES
-        raise RecoveryFailedError(f"the bucket {bucket.key} does not exist any more") from error
+        raise RecoveryFailedError(f"the bucket {bucket.key} no longer exists") from error
     except SidecarError as error:
         raise RecoveryFailedError(f"the bucket {bucket.key} was not read: {error}") from error
     if not segments:

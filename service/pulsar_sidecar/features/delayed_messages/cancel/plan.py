@@ -211,7 +211,7 @@ def _other_clusters_warning(state: TopicInternalStats) -> tuple[str, ...]:
         return ()
     names = ", ".join(clusters)
     return (
-        f"holds in this cluster only: in {names}, where the topic is replicated to, the message has another id; "
+        f"applies to this cluster only: in {names}, to which the topic is replicated, the message has another id; "
         "--all-clusters cancels it there, too",
     )
 
@@ -320,7 +320,7 @@ def check_subscription(name: str, found: Subscription | None) -> Verdict | None:
     if found is None:
         return not_found(Cause.NO_SUBSCRIPTION, f"there is no subscription {name!r}", name)
     if _delivers_at_once(found):
-        reason = f"{name!r} is {found.type.value}: it delivers delayed messages at once and admits no second consumer"
+        reason = f"{name!r} is {found.type.value}: it delivers delayed messages at once and allows no second consumer"
         return refused(Cause.SUBSCRIPTION_TYPE, reason, name)
     if not found.durable:
         return refused(Cause.SUBSCRIPTION_TYPE, f"{name!r} is a reader's: it is not durable", name)

@@ -128,7 +128,7 @@ def _end(cancellation: Cancellation, is_held: bool, policy: DelayPolicy, watched
     if cancellation.status is CancellationStatus.ACCEPTED and not is_held:
         end = CancellationStatus.TOO_LATE, Cause.DUE, "its due time came before it could be acknowledged"
     elif cancellation.status is CancellationStatus.ACCEPTED:
-        reason = "acknowledged by its due time, but not known to be before the dispatch"
+        reason = "acknowledged by its due time, but possibly after its dispatch"
         end = CancellationStatus.RACED, Cause.DISPATCHED, reason
     elif not is_held:
         reason = "the cursor lost the acknowledgement, and the due time came before it was acknowledged again"

@@ -30,11 +30,11 @@ def check_deliver_at(deliver_at_ms: int) -> None:
         )
     if deliver_at_ms < EARLIEST_DELIVER_AT_MS:
         raise InvalidInputError(
-            f"deliverAt {deliver_at_ms} is in milliseconds the year 1970 to 2001, so it looks like seconds; "
+            f"deliverAt {deliver_at_ms} in milliseconds lies in the years 1970 to 2001, so it looks like seconds; "
             f"write {deliver_at_ms}000 if it is"
         )
     if deliver_at_ms > LATEST_DELIVER_AT_MS:
-        raise InvalidInputError("deliverAt is larger than any 64-bit number of milliseconds")
+        raise InvalidInputError("deliverAt must fit into a 64-bit number of milliseconds")
 
 
 def check_subscription_name(name: str) -> str:
@@ -44,13 +44,13 @@ def check_subscription_name(name: str) -> str:
         InvalidInputError: the name is empty, not valid Unicode, or longer than the metadata store can hold.
     """
     if not name.strip():
-        raise InvalidInputError("a subscription's name is empty; leave subscriptionNames out for all subscriptions")
+        raise InvalidInputError("a subscription's name must not be empty; omit subscriptionNames for all subscriptions")
     try:
         length = len(name.encode())
     except UnicodeEncodeError:
-        raise InvalidInputError("a subscription's name is Unicode text, without lone surrogates") from None
+        raise InvalidInputError("a subscription's name must be Unicode text, without lone surrogates") from None
     if length > MAX_SUBSCRIPTION_BYTES:
-        raise InvalidInputError(f"a subscription's name is at most {MAX_SUBSCRIPTION_BYTES} bytes long")
+        raise InvalidInputError(f"a subscription's name must be at most {MAX_SUBSCRIPTION_BYTES} bytes long")
     return name
 
 

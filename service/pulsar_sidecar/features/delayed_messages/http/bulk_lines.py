@@ -82,7 +82,7 @@ async def carried_out(chunks: AsyncIterator[bytes], cancel: Cancel) -> AsyncIter
     batches = _batches(chunks)
     lines: list[bytes] = await anext(batches, [])
     if not any(line.strip() for line in lines):
-        raise InvalidInputError("the body has no lines; write one JSON object a line, with ledgerId and entryId")
+        raise InvalidInputError("the body has no lines; write one JSON object per line, with ledgerId and entryId")
 
     async def works() -> AsyncIterator[_Work]:
         first, batch = 1, lines

@@ -280,7 +280,7 @@ class Canceller:
         # ConsumerBusy: another type is in use, or the subscription has its maximum number of consumers.
         found = self.ports.topics.subscriptions(topic).get(name)
         if found is None:
-            return not_found(Cause.NO_SUBSCRIPTION, f"there is no subscription {name!r} any more", name)
+            return not_found(Cause.NO_SUBSCRIPTION, f"there is no longer a subscription {name!r}", name)
         return check_subscription(name, found)
 
     def _confirm(

@@ -147,7 +147,7 @@ class Reconciler:
         changed = self.store.index.changed_at(key)
         seen = self._ask(key)
         if seen is None:
-            reason = f"{key[0]} has no subscription {key[1]!r} any more"
+            reason = f"{key[0]} no longer has a subscription {key[1]!r}"
             gone = CancellationStatus.NOT_FOUND, Cause.NO_SUBSCRIPTION, reason
             self.store.finish([one.at(*gone) for one in self.store.index.at(key)])
             return DelayPolicy()

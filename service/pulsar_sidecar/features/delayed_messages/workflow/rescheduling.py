@@ -345,7 +345,7 @@ def _other_request(intent: RescheduleIntent, target: Target, deliver_at_ms: int 
     return refused(Cause.PUBLISHED_AGAIN, f"the message was published again before, {due}, {copy}")
 
 
-_NOT_KNOWN = "the copy is stored; it is not known (any more) if the original was cancelled in time"
+_NOT_KNOWN = "the copy is stored; it is not, or no longer, known whether the original was cancelled in time"
 _FOR_ALL = refused(Cause.INVALID, "a copy goes to every subscription; leave subscriptionNames out")
 _UNCONFIRMED = (
     "the broker did not confirm the copy, and none has been found so far: it may still be stored. Nothing is published "

@@ -351,9 +351,8 @@ class DelayedDelivery:
         if hash_of(selection, found) != confirmed_hash:
             count = sum(map(len, found.values()))
             raise ConflictError(
-                f"the selection finds {format_count(count, 'message')} now, and not the ones that were "
-                "previewed (some came due, "
-                "or were acknowledged); nothing was cancelled: preview again and confirm the new hash"
+                f"the selection now finds {format_count(count, 'message')}, not the ones that were previewed (some "
+                "came due, or were acknowledged); nothing was cancelled: preview again and confirm the new hash"
             )
         return list(batches_of(selection, found, _BATCH))
 

@@ -132,7 +132,7 @@ def _followed(deletion: Deletion, seen: TopicDeletionStatus, report: Report) -> 
                 raise
             if missed == _LOOKS_FOR_THE_END:
                 raise OutcomeUnknownError(
-                    f"how the deletion of {seen.topic} ended is not known: {error}; check whether the topic exists"
+                    f"it is not known how the deletion of {seen.topic} ended: {error}; check whether the topic exists"
                 ) from error
             text = f"waiting: {error}"
         if text != shown:

@@ -127,14 +127,14 @@ def pending(
 @app.command(epilog=EXIT_CODES)
 def reclaimed(
     ctx: Context,
-    hours: Annotated[float, typer.Option(min=0.01, help="Only deletions of the last hours.")] = 24.0,
+    hours: Annotated[float, typer.Option(min=0.01, help="Include only deletions from the last HOURS hours.")] = 24.0,
 ) -> None:
     """Show what bookies have reclaimed of deleted ledgers.
 
     These are recorded ledgers that the sidecars, or brokers before them, have deleted. Unrecorded ledgers,
     such as those of a trim, are not counted.
 
-    A bookie has collected a ledger when it has no entry of it any more (gcWaitTime); each one is queried for the last
+    A bookie has collected a ledger when it no longer has any entry of it (gcWaitTime); each one is queried for the last
     hundred. Its files shrink when an entry log has no ledger left, or by compaction: it counts these bytes since its
     start, for whatever deleted ledgers.
 
@@ -309,7 +309,7 @@ def _rate(text: str) -> float | None:
     except ValueError:
         rate = 0.0
     if not 0 < rate < float("inf"):
-        raise InvalidInputError("specify a positive number of ledgers a second, or none")
+        raise InvalidInputError("specify a positive number of ledgers per second, or none")
     return rate
 
 

@@ -77,7 +77,7 @@ def delete(
     where the command stops waiting, or the deletion is stuck: it prints the state, and the sidecars still continue.
     If one of several topics is not deleted, the command continues with the others, prints it, and exits with 4.
     It also prints remarks on deleted topics, such as that a broker deleted one before the sidecar's request.
-    "-" reads one topic a line from standard input; empty lines and lines that begin with # are ignored.
+    "-" reads one topic per line from standard input; empty lines and lines that begin with # are ignored.
     The sidecar refuses a shadow topic, because brokers delete its source's ledgers with it, and the source of a shadow
     topic unless --confirm-source-data-loss names it.
 

@@ -76,7 +76,7 @@ def add_parts(routes: APIRouter, service: LedgerDeletion) -> None:
 
 
 def _not_passed() -> DisabledError:
-    return DisabledError("brokers do this, and nothing is passed to them: set adminPassThroughEnabled=true")
+    return DisabledError("brokers serve this, and pass-through to them is off: set adminPassThroughEnabled=true")
 
 
 def _recorded(service: LedgerDeletion, topic_of: _TopicOf) -> First:

@@ -147,7 +147,7 @@ class RateRequest(Payload):
     """Rate limit."""
 
     ledgers_per_second: Annotated[float, Field(gt=0, le=1e9, examples=[500])] | None
-    """Maximum number of ledgers that each sidecar deletes a second; null removes the limit."""
+    """Maximum number of ledgers that each sidecar deletes per second; null removes the limit."""
 
 
 class RedriveRequest(Payload):

@@ -230,7 +230,7 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.get("/ledger-deletion/trend")
     @takes(Right.CLUSTER_STATE)
     def ledger_deletion_trend() -> results.DeletionTrend:
-        """Return this sidecar's last hour by the minute: pending records, deletions a second, leaked ledgers."""
+        """Return this sidecar's last hour by the minute: pending records, deletions per second, leaked ledgers."""
         return service.trend()
 
     @routes.get("/ledger-deletion/reclaimed")
@@ -280,7 +280,7 @@ def _add_changes(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.put("/ledger-deletion/rate")
     @takes(Right.CLUSTER_CHANGE)
     def limit_ledger_deletion_rate(rate: requests.RateRequest) -> results.Control:
-        """Limit how many ledgers each sidecar deletes a second; null removes the limit."""
+        """Limit how many ledgers each sidecar deletes per second; null removes the limit."""
         return service.limit_rate(rate.ledgers_per_second)
 
     @routes.get("/ledger-deletion/dead-letters")

@@ -177,7 +177,7 @@ def problems(status: ServiceStatus, as_of_ms: int | None) -> Iterator[tuple[str,
     if status.enabled and not status.instances:
         yield "bad", "No sidecar", "no sidecar is registered"
     if control.rate_per_second is not None:
-        yield "busy", "Rate", f"each sidecar deletes at most {control.rate_per_second:g} a second"
+        yield "busy", "Rate", f"each sidecar deletes at most {control.rate_per_second:g} per second"
     if limit is not None and limit.level < 2:
         yield "warn", "Metadata store", "too slow, so one ledger is deleted at a time"
     if stuck := status.stuck_topic_deletions:
@@ -212,7 +212,7 @@ def controls(control: Control) -> Sequence[Action]:
             command("ledger-deletion", "rate", "NUMBER"),
             [
                 ActionField(
-                    "rate", "Ledgers a second of each sidecar", rate, "number", note="empty for no limit (rate none)"
+                    "rate", "Ledgers per second for each sidecar", rate, "number", note="empty for no limit (rate none)"
                 )
             ],
         ),
@@ -285,7 +285,7 @@ async def resume(request: Request) -> Response:
 async def rate(request: Request) -> Response:
     form = await form_of(request)
     limit = number_of(form.get("rate", ""), "the rate")
-    done = "The rate has no limit." if limit is None else f"Each sidecar deletes at most {limit:g} a second."
+    done = "The rate has no limit." if limit is None else f"Each sidecar deletes at most {limit:g} per second."
     return await act(request, "PUT", f"{BASE}/rate", {"ledgersPerSecond": limit}, back=HERE, done=done)
 
 

@@ -97,7 +97,7 @@ def _leaked(watch: WatchStatus) -> Figure:
 def _unknown_leaks(watch: WatchStatus) -> str:
     if watch.leader:
         return f"{watch.leader.name} watches for leaks, and lists them"
-    return watch.detail or "no sidecar watches at this moment"
+    return watch.detail or "no sidecar is watching at the moment"
 
 
 DELETION = OverviewPart("Ledger deletion", f"{BASE}/status", _deletion)

@@ -237,7 +237,10 @@ def decide(facts: Facts, policy: DeletionPolicy) -> Verdict:
     """Judge one record (PIP-186 "The second phase")."""
     own_instance = facts.record.mark.instance_id
     if own_instance is not None and own_instance != facts.instance_id:
-        return Keep(OutcomeReason.OTHER_CLUSTER, f"the record is about {own_instance}, this is {facts.instance_id}")
+        return Keep(
+            OutcomeReason.OTHER_CLUSTER,
+            f"the record is for BookKeeper instance {own_instance}, this is {facts.instance_id}",
+        )
     match facts.record.ledger_type:
         case LedgerType.LEDGER:
             return _decide_ledger(facts, policy)
@@ -304,7 +307,7 @@ def _unreferenced(facts: Facts, policy: DeletionPolicy) -> Unreferenced | Verdic
 def _mismatch(record: PendingDeleteLedgerInfo, ledger: StoredLedger) -> Keep | None:
     marked = record.mark.birth
     if marked not in (UNKNOWN_BIRTH, ledger.birth):
-        return Keep(OutcomeReason.OTHER_LEDGER, f"it was created at {ledger.birth}, the record means {marked}")
+        return Keep(OutcomeReason.OTHER_LEDGER, f"it was created at {ledger.birth}, the record expects {marked}")
     claim = ledger.claim
     if isinstance(claim, ForeignLedger):
         return Keep(OutcomeReason.NOT_PULSARS, "its metadata does not name Pulsar as its application")
@@ -391,7 +394,9 @@ def _undelete_protection(facts: Facts) -> RetryLater | None:
     if until_ms is None or until_ms <= facts.now_ms:
         return None
     if until_ms >= UNKNOWN_END:
-        return RetryLater(OutcomeReason.BROUGHT_BACK, "undelete restored it; it is protected until an operator ends it")
+        return RetryLater(
+            OutcomeReason.BROUGHT_BACK, "undelete restored it; it is protected until an operator ends the protection"
+        )
     end = datetime.fromtimestamp(until_ms / 1000, UTC).isoformat(timespec="seconds")
     detail = f"undelete restored it; it is protected until {end}"
     return RetryLater(OutcomeReason.BROUGHT_BACK, detail, until_ms - facts.now_ms)

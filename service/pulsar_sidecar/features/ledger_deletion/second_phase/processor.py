@@ -145,7 +145,7 @@ class PendingDeletionProcessor:
                 # The facts were old before the first deletion: gathering facts of fewer records is faster.
                 most = count // 2
             if most == 0:
-                self._postpone_all(batch, waiting, "their facts were too old before the first one's turn")
+                self._postpone_all(batch, waiting, "their facts were too old before the first one was processed")
                 return
             count = min(len(waiting), most, self.rate_limiter.most_within(FACTS_SECONDS) or most)
 

@@ -379,8 +379,8 @@ def _created_again_by_replicators(held: HeldOperation) -> str | None:
         return None
     topic, clusters = held.operation.topic, ", ".join(sorted(held.replicated_with))
     return (
-        f"{topic} was replicated with {clusters}: replicators there that still send to this cluster create it again, "
-        "also after a deletion on both sides; end its replication on each side (pulsar-admin topics "
+        f"{topic} was replicated with {clusters}: replicators there that still send to this cluster recreate it, even "
+        "after a deletion on both sides; end its replication on each side (pulsar-admin topics "
         f"set-replication-clusters -c OWN_CLUSTER {topic}), then delete it on each side"
     )
 

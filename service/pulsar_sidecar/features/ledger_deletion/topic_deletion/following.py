@@ -232,8 +232,8 @@ def end_of(topics: DeletionTopics, operation_id: OperationId, since_ms: int) -> 
             if note.document.get("operationId") == operation_id and (found := _ended(operation_id, note)) is not None:
                 return found
     raise NotFoundError(
-        f"no topic deletion {operation_id} is running: either it ended and its end was not noted in the last minutes, "
-        "or there never was one of this id. The notes of older ends are on "
+        f"no topic deletion {operation_id} is running: either its end was not noted in the last few minutes, or there "
+        "never was one with this id. The notes of older ends are on "
         f"{SYSTEM_NAMESPACE}/{DeletionTopic.OUTCOME.value}"
     )
 

@@ -1,7 +1,7 @@
 """Deletion of a shadow topic (PIP-180) without touching its source: one stage a call, until it is done.
 
 A shadow's managed ledger lists its source's ledgers, and stock brokers delete whatever a topic lists. So the sidecar
-requests the shadow's deletion only when none of its nodes leads to the source any more and no broker has it loaded.
+requests the shadow's deletion only when none of its nodes leads to the source and no broker has it loaded.
 Invariant: wherever it stops, no broker gets a request to delete, or stays free to trim, a topic that lists a ledger of
 the source. Any sidecar can repeat every stage from its beginning.
 """
@@ -287,8 +287,8 @@ class ShadowDeleter:
             if clients.consumers or clients.producers:
                 raise ConflictError(
                     f"connected to {shadow}: "
-                    f"{format_count(clients.consumers, 'consumer or reader', 'consumers or readers')} "
-                    f"and {format_count(clients.producers, 'producer')}; close them and run the same command again"
+                    f"{format_count(clients.consumers, 'consumer or reader', 'consumers or readers')} and "
+                    f"{format_count(clients.producers, 'producer')}; close them and run the same command again"
                 )
             replicators += clients.replicators
         return replicators

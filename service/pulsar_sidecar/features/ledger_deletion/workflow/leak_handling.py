@@ -52,7 +52,7 @@ T = TypeVar("T")
 log = structlog.get_logger("ledger-deletion")
 
 _LONGEST_UPLOAD_MS = 3_600_000
-"""Time for which a broker that lost the topic may still be uploading a copy that no list names any more."""
+"""Time for which a broker that lost the topic may still be uploading a copy that no list names now."""
 _TAKE_OVER_MS = 10_000
 _JUDGED_AT_ONCE = 200
 _MOST_UNLINKED = 10_000
@@ -177,7 +177,7 @@ class LeakHandling:
         may_come = tracked.is_unfinished and tracked.is_open and now_ms - tracked.leak.since_ms < _LONGEST_UPLOAD_MS
         match result:
             case CopyPresence.GONE if may_come:
-                self._tracker.wait(tracked, state, "nothing of it is there yet; its upload may still run", now_ms)
+                self._tracker.wait(tracked, state, "none of it is stored yet; its upload may still be running", now_ms)
             case CopyPresence.GONE:
                 self._tracker.end(tracked, LeakState.DELETED, now_ms)
             case CopyPresence.THERE if state is LeakState.APPENDED:

@@ -282,7 +282,7 @@ class NamespaceDeleter:
                 return self._postpone(progress, leftovers, f"brokers still know {deletion.namespace}")
             kept = leftovers.remove()
             if kept is not None:
-                raise PermanentError(f"{deletion.namespace} is deleted, and something of it stays: {kept}")
+                raise PermanentError(f"{deletion.namespace} is deleted, but part of it remains: {kept}")
         return self._ended(progress, leftovers)
 
     def _delete_what_is_there(self, progress: Progress, leftovers: Leftovers) -> None:
@@ -369,7 +369,7 @@ class NamespaceDeleter:
 
     def _check_continuing(self, progress: Progress) -> None:
         if not self.should_continue():
-            raise TemporaryError("this sidecar is paused or stops")
+            raise TemporaryError("this sidecar is paused or stopping")
         if progress.failed_in_a_row >= self.topics_at_once:
             raise TemporaryError(progress.reason or "no topic could be deleted")
 

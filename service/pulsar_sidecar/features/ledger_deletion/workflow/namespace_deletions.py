@@ -152,5 +152,5 @@ def _ended_elsewhere(namespace: str, operation_id: OperationId, *, done: bool) -
         return deletion.status(OperationState.DONE)
     return deletion.status(
         OperationState.REFUSED,
-        f"the deletion of {namespace} has ended before it was done; the outcome topic has the reason",
+        f"the deletion of {namespace} ended before it was complete; the outcome topic has the reason",
     )

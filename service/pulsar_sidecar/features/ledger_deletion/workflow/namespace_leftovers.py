@@ -94,7 +94,7 @@ class Leftovers:
         if node is None:
             return
         if presence(self.store, self.deletion) is not Presence.GONE:
-            raise TemporaryError(f"{self.deletion.namespace} was created again; what is in it now stays")
+            raise TemporaryError(f"{self.deletion.namespace} was created again; what it contains now stays")
         with self.steps.taking(Step.NAMESPACE_NODES_REMOVED):
             result = self.store.delete(path, node.version, node.modified_order)
         if result not in (DeletionResult.DELETED, DeletionResult.GONE):

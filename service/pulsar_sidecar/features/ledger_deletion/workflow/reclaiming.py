@@ -2,7 +2,7 @@
 
 A bookie gives space back in two steps. A collection removes ledgers without metadata from its index, and deletes the
 entry-log files in which no ledger is left; compaction rewrites the others. The first step is proven once the
-bookie has no entry of a ledger any more; of the second it reports the bytes by which its files shrank, for all ledgers.
+bookie has no entry of a ledger left; of the second it reports the bytes by which its files shrank, for all ledgers.
 Invariant: a bookie that does not respond has collected nothing as far as is known.
 """
 

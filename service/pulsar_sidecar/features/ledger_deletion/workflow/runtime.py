@@ -411,7 +411,7 @@ class Runtime:
                 # The watchdog continues retries that the delayed tracker should have delivered long ago.
                 overdue = pending.overdue(late_ms, self.configuration.batch_size)
                 if overdue:
-                    log.warning("retries are overdue, the broker's delayed delivery stalls", overdue=len(overdue))
+                    log.warning("retries are overdue: the broker's delayed delivery has stalled", overdue=len(overdue))
                     self._process(processor, pending, overdue)
                 next_look = clock.monotonic_seconds() + late_ms / 1000
 

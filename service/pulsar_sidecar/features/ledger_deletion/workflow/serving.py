@@ -118,7 +118,7 @@ class LedgerDeletion:
         try:
             self._runtime.registry.withdraw()
         except SidecarError as error:
-            log.warning("the registration stays until the session ends", error=str(error))
+            log.warning("removing the registration failed; it stays until the session ends", error=str(error))
 
     def ready(self) -> str | None:
         """Return None when the service can work, otherwise the missing condition."""
@@ -237,7 +237,7 @@ class LedgerDeletion:
         except TimeoutError as error:
             if driving.cancel():
                 raise TemporaryError(
-                    "too many topic deletions wait for the cluster, nothing was done; try again"
+                    "too many topic deletions are waiting for the cluster; nothing was done, try again"
                 ) from error
             if not begun:
                 raise OutcomeUnknownError(

@@ -160,7 +160,7 @@ class ShadowIndex:
             if self.changes is None and not is_asked:
                 return
             self._begun += 1
-        failure: SidecarError | None = TemporaryError("an unexpected failure, which the log shows")
+        failure: SidecarError | None = TemporaryError("an unexpected failure; see the log")
         try:
             self._refresh(is_asked)
             failure = None

@@ -20,7 +20,9 @@ log = structlog.get_logger("ledger-deletion")
 _SEARCH_EVERY_SECONDS = 600.0
 _AFTER_FAILURE_SECONDS = 30.0
 _MOST_WARNINGS = 100
-_NOT_KNOWN_YET = "shadow topics are not known yet: the first search for those that endanger their sources has not ended"
+_NOT_KNOWN_YET = (
+    "shadow topics are not known yet: the first search for those that endanger their sources has not finished"
+)
 
 
 @dataclass(slots=True)
@@ -51,7 +53,7 @@ class ShadowWatch:
                 continue
             except Exception:
                 # A defect must not leave the last search's result in place forever.
-                self._report_failure("an unexpected failure, which the log shows")
+                self._report_failure("an unexpected failure; see the log")
                 raise
             if not stop.is_set():
                 self._found = found

@@ -50,7 +50,9 @@ class TopicDeletionDriver:
             try:
                 self.deleter.operations.release(operation_id)
             except SidecarError as error:
-                log.warning("a topic deletion keeps its driver until this session ends", error=str(error))
+                log.warning(
+                    "releasing a topic deletion failed; this sidecar keeps it until its session ends", error=str(error)
+                )
             raise
         operation, refusal = tried.held.operation, tried.refusal
         if tried.state is OperationState.RUNNING:

@@ -68,7 +68,7 @@ class WatchCalls:
 
         Raises:
             DisabledError: the settings of this sidecar disable the watch.
-            TemporaryError: no sidecar watches yet, or the watching one is still reading.
+            TemporaryError: no sidecar is watching yet, or the watching one is still reading.
         """
         watch = self._leading_watch()
         if isinstance(watch, Redirect):
@@ -132,12 +132,12 @@ class WatchCalls:
             raise DisabledError("this sidecar does not watch for leaked ledgers: set ledgerDeletionWatch=report")
         if watch.leads:
             if watch.readings().walked_ms is None:
-                raise TemporaryError("the watch is still reading the whole metadata store; retry once it watches")
+                raise TemporaryError("the watch is still reading the whole metadata store; retry once it has finished")
             return watch
         leader = find_leader(self._runtime.ports.store)
         # The sidecar must not redirect to itself: an earlier run's session has not expired yet.
         if leader is None or leader.advertised_url == self._runtime.instance.advertised_url:
-            raise TemporaryError("no sidecar watches yet; one takes over within a session's timeout, so retry")
+            raise TemporaryError("no sidecar is watching yet; one takes over within a session timeout, so retry")
         return Redirect(leader.advertised_url)
 
     def _changed(self, control: WatchControl) -> WatchOrders:

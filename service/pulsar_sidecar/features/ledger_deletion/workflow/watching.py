@@ -100,7 +100,7 @@ class LeakWatch:
             if not self._leadership.take():
                 self._ports.clock.wait_seconds(_STANDBY_SECONDS, stop)
                 continue
-            log.info("this sidecar watches for leaked ledgers", mode=self._configuration.mode.value)
+            log.info("this sidecar is watching for leaked ledgers", mode=self._configuration.mode.value)
             try:
                 self._lead(stop)
             finally:
@@ -113,15 +113,17 @@ class LeakWatch:
         try:
             self._leadership.resign()
         except SidecarError as error:
-            log.warning("this sidecar stays leader of the watch until its session ends", error=str(error))
+            log.warning(
+                "resigning as the watch's leader failed; this sidecar leads until its session ends", error=str(error)
+            )
 
     def _lead(self, stop: StopSignal) -> None:
         self._handling.take_over()
         while not stop.is_set():
-            self._state, self._detail = WatchState.STARTING, "the sidecar reads the whole metadata store"
+            self._state, self._detail = WatchState.STARTING, "the sidecar is reading the whole metadata store"
             try:
                 if not self._leadership.take():
-                    log.warning("another sidecar watches for leaked ledgers")
+                    log.warning("another sidecar is watching for leaked ledgers")
                     return
                 has_events = self._arm()
                 self._walk(stop)
@@ -250,7 +252,7 @@ class LeakWatch:
             return True
         self._upkept = now
         if not self._leadership.take():
-            log.warning("another sidecar watches for leaked ledgers")
+            log.warning("another sidecar is watching for leaked ledgers")
             return False
         if self._state is WatchState.WATCHING and now - self._echoed >= _ECHO_SECONDS:
             self._ports.changes.echo_seconds()

@@ -22,7 +22,7 @@ from pulsar_sidecar.ownership.registrations import BookieState
 from pulsar_sidecar.reports.formatting import format_bytes, format_count
 
 _BASE = "/admin/v2/pins"
-_Offset = Annotated[int, typer.Option(min=0, help="Number of larger ones to skip.")]
+_Offset = Annotated[int, typer.Option(min=0, help="Number of topics or owners to skip, largest first.")]
 
 app = new_group("pins", "Show what pins bytes on bookies, and the effect of each remedy.")
 
@@ -88,7 +88,7 @@ def bookies(ctx: Context) -> None:
     """
     found = show_result(ctx, list[results.BookiePins], f"{_BASE}/bookies", _of_bookies)
     if all(one.state is BookieState.DOWN for one in found):
-        typer.echo(f"no bookie is up, of {len(found):,} that have a cookie or are named by ledgers", err=True)
+        typer.echo(f"none of {len(found):,} bookies that have a cookie or are named by ledgers is up", err=True)
         raise typer.Exit(ExitCode.UNREACHABLE)
 
 
@@ -112,7 +112,7 @@ def _of_topics(found: Sequence[results.TopicPins], *, remedies: bool) -> Iterato
 def _heading(one: results.TopicPins) -> str:
     if one.shadow_of:
         return f"{one.topic}: a shadow of {one.shadow_of}, whose ledgers it reads"
-    loaded = f"loaded by {one.loaded_by}" if one.loaded_by else "NOT LOADED: nothing of it is trimmed"
+    loaded = f"loaded by {one.loaded_by}" if one.loaded_by else "NOT LOADED: none of it is trimmed"
     tiered = _tiered(one.tiered_bytes, one.tiered_alone_bytes)
     return f"{one.topic}: {_sizes(one.bytes, one.on_bookies_bytes)}{tiered}; {loaded}{_as_of(one.read_ms)}"
 

@@ -40,7 +40,7 @@ def sweep(
     ] = None,
     execute: Annotated[bool, typer.Option("--execute", help="Trim the topics. Default: only show them.")] = False,
     rate: Annotated[
-        float, typer.Option("--rate", metavar="NUMBER", min=0.1, help="Maximum number of topics to load in a minute.")
+        float, typer.Option("--rate", metavar="NUMBER", min=0.1, help="Maximum number of topics to load per minute.")
     ] = 60.0,
     max_load: Annotated[
         float,
@@ -121,7 +121,7 @@ def _reason_to_stop(done: Sequence[TrimmedTopic]) -> str | None:
     if done[-1].state is TrimState.BROKERS_BUSY:
         return f"{done[-1].detail}; repeat the sweep when it is less busy, or with a higher --max-load"
     if [each.state for each in done[-_MOST_FAILURES:]] == [TrimState.FAILED] * _MOST_FAILURES:
-        return f"the last {_MOST_FAILURES} topics failed: {done[-1].detail}; repeat the sweep once that is solved"
+        return f"the last {_MOST_FAILURES} topics failed: {done[-1].detail}; repeat the sweep once that is fixed"
     return None
 
 
@@ -151,7 +151,7 @@ def _of_plan(plan: SweepPlan) -> Iterator[str]:
     topics = format_count(plan.examined, "topic or partition", "topics or partitions")
     yield f"{topics} as of {iso_time(plan.read_ms)}: {plan.loaded:,} loaded, which brokers trim"
     yield f"trimming the others frees {_sizes(plan.freed)}"
-    for title, groups in (("tenant", plan.tenants), ("namespace", plan.namespaces), ("left because", plan.left)):
+    for title, groups in (("tenant", plan.tenants), ("namespace", plan.namespaces), ("skipped because", plan.left)):
         if groups:
             yield ""
             yield from format_columns([{title: each.name, **_row(each)} for each in groups[:_SHOWN]]).splitlines()
@@ -162,7 +162,7 @@ def _of_plan(plan: SweepPlan) -> Iterator[str]:
                 "topic": each.topic,
                 "ledgers": f"{each.ledgers:,}",
                 "on bookies": format_bytes(each.on_bookies_bytes),
-                "left because": f"{each.obstacle}: {each.detail}" if each.obstacle else "",
+                "skipped because": f"{each.obstacle}: {each.detail}" if each.obstacle else "",
             }
             for each in plan.topics[:_SHOWN]
         ]
