@@ -12,7 +12,7 @@ KNOWN: Mapping[tuple[str, str], str] = {
     ("admin", _OF_A_PARTITIONED_TOPIC): _OWN_COMMAND,
     ("none", _OF_A_PARTITIONED_TOPIC): "a broker answers whether a topic has partitions before it looks at rights",
 }
-"""By kind of role and template. An entry that is not needed any more fails the test."""
+"""By kind of role and template. An entry that is no longer needed fails the test."""
 
 _BROKERS_DENIAL = "Unauthorized to "
 _OWN_DENIAL = "role 'without-rights'"

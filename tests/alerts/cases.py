@@ -321,7 +321,7 @@ CASES = [
         "PulsarOrphanLedgersWaiting",
         "audits",
         4 * DAY,
-        "3 orphan ledgers of local wait for the approval of their deletion.",
+        "3 orphan ledgers of local are waiting for approval of their deletion.",
         until=10,
     ),
     Case(

@@ -141,4 +141,4 @@ def test_the_policy_on_each_level(subject: Subject) -> None:
     assert policies.remove_from_namespace(namespace) is None
     assert policies.of_namespace(namespace) is None
     policies.remove_from_topic(subject.topic)
-    until(lambda: policies.policies(subject.topic, None).enabled is False, "nobody says true any more")
+    until(lambda: policies.policies(subject.topic, None).enabled is False, "nobody still says true")

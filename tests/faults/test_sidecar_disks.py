@@ -49,7 +49,7 @@ def small_disk(place: Path, size_bytes: int) -> Iterator[Path]:
 
 
 def fill_up(disk: Path) -> Path:
-    """Write until nothing fits any more; the file that took the space."""
+    """Write until nothing more fits; the file that took the space."""
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as output, contextlib.suppress(OSError):
         while True:

@@ -54,7 +54,7 @@ def test_a_pause_holds_on_all_sidecars_until_a_resume_on_one(scene: Scene) -> No
     finals = scene.oracles.wait_for_finals(left.data)
     assert {final.decision for final in finals.values()} == {"deleted"}
     for sidecar in (first, second):
-        until(lambda each=sidecar: each.inflight() == 0, "nothing waits any more")
+        until(lambda each=sidecar: each.inflight() == 0, "nothing still waits")
         wait_for_metric(sidecar, "paused", 0)
 
 

@@ -228,7 +228,7 @@ def test_one_message_is_cancelled_where_it_is_named_or_everywhere(clusters: TwoC
             return clusters.command("cancel-delayed-message", str(east.topic), *named, *more)
 
         alone = cancel(here)
-        assert (alone.exit_code, "holds in this cluster only: in west" in alone.stderr) == (0, True), alone.stderr
+        assert (alone.exit_code, "applies to this cluster only: in west" in alone.stderr) == (0, True), alone.stderr
         assert (east.backlogs(), west.backlogs()) == ({"s": 2}, {"s": 3})
         copy = Sent(0, everywhere.ledger_id, everywhere.entry_id + 1, -1, due)
         for message, left in ((everywhere, (1, 2)), (copy, (0, 1))):

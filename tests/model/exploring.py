@@ -36,7 +36,7 @@ class Exploration(Generic[State]):
         return labels[::-1]
 
     def without_way_to(self, goals: Iterable[State]) -> set[State]:
-        """Return the states from which no goal can be reached any more."""
+        """Return the states from which no goal can still be reached."""
         preceding: dict[State, list[State]] = {}
         for state, following in self.following.items():
             for other in following:

@@ -35,7 +35,7 @@ _lines_of_orphans = partial(lines, empty="no audit found an unreferenced ledger"
 _FINDINGS: Final[Sequence[Panel]] = [
     _figure_of_audits(
         "Last audit",
-        "Time since the state that it saw.",
+        "Time since the state that the audit saw.",
         {"{{cluster}}": f"time() - {_query('timestamp_seconds')}"},
         unit="s",
         limits={86_400: ORANGE, 172_800: RED},
@@ -54,7 +54,7 @@ _FINDINGS: Final[Sequence[Panel]] = [
     ),
     _figure_of_audits(
         "Unattributed",
-        "Unreferenced ledgers whose owner is not known; no plan has them.",
+        "Unreferenced ledgers whose owner is not known; no plan includes them.",
         _found("unattributed_ledgers"),
         limits={1: ORANGE},
     ),
@@ -64,9 +64,9 @@ _FINDINGS: Final[Sequence[Panel]] = [
         _found("dangers"),
         limits=ALARMING,
     ),
-    _figure_of_audits("Ledgers", "That exist.", _found("ledgers")),
-    _lines_of_audits("Bytes of all ledgers", "Without ledgers of unknown size.", _found("ledger_bytes"), unit="bytes"),
-    _lines_of_audits("Ledgers of unknown size", "Mostly those that are open.", _found("unknown_size_ledgers")),
+    _figure_of_audits("Ledgers", "Ledgers that exist.", _found("ledgers")),
+    _lines_of_audits("Bytes of all ledgers", "Excludes ledgers of unknown size.", _found("ledger_bytes"), unit="bytes"),
+    _lines_of_audits("Ledgers of unknown size", "Mostly open ledgers.", _found("unknown_size_ledgers")),
 ]
 
 _ORPHANS: Final[Sequence[Panel]] = [
@@ -76,11 +76,11 @@ _ORPHANS: Final[Sequence[Panel]] = [
         _found("orphan_ledgers", "standing"),
     ),
     _lines_of_orphans(
-        "Their bytes", "By status, without ledgers of unknown size.", _found("orphan_bytes", "standing"), unit="bytes"
+        "Their bytes", "By status; excludes ledgers of unknown size.", _found("orphan_bytes", "standing"), unit="bytes"
     ),
-    _lines_of_orphans("By kind", "What they belonged to.", _found("orphan_ledgers_by_kind", "kind")),
+    _lines_of_orphans("By kind", "By what they belonged to.", _found("orphan_ledgers_by_kind", "kind")),
     _lines_of_orphans(
-        "By likely cause", "By what they lost their last reference.", _found("orphan_ledgers_by_cause", "cause")
+        "By likely cause", "By how they lost their last reference.", _found("orphan_ledgers_by_cause", "cause")
     ),
 ]
 
@@ -91,9 +91,7 @@ _TRUST: Final[Sequence[Panel]] = [
         _found("guard_passed", "guard"),
         names={0: ("failed", RED), 1: ("passed", GREEN)},
     ),
-    lines(
-        "Inputs that could not be read", "By what they are.", _found("unseen", "what"), empty="everything could be read"
-    ),
+    lines("Inputs that could not be read", "By kind.", _found("unseen", "what"), empty="everything could be read"),
     lines(
         "Nodes that point to nothing",
         "By kind; the report of the audit lists them with the command that helps.",

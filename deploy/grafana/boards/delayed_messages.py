@@ -45,22 +45,22 @@ _lines_of_indexes, _states_of_indexes = partial(lines, empty=_NO_INDEX), partial
 
 _CANCELLATIONS: Final[Sequence[Panel]] = [
     _figure_of_cancelling("Open", "Cancellations in the log that have not ended.", largest(f"{CANCELLING}_open")),
-    _figure_of_cancelling("Requested", "In the time shown.", increase(f"{CANCELLING}_requested_total")),
+    _figure_of_cancelling("Requested", "In the selected time range.", increase(f"{CANCELLING}_requested_total")),
     figure(
         "Refused or failed",
-        "In the time shown.",
+        "In the selected time range.",
         increase(f"{CANCELLING}_refused_total"),
         empty=NO_EVENT,
         limits={1: ORANGE},
     ),
     _figure_of_cancelling(
         "Acknowledged again",
-        "Acknowledgements that a cursor had lost, in the time shown.",
+        "Acknowledgements that a cursor had lost, in the selected time range.",
         increase(f"{CANCELLING}_reasserted_total"),
     ),
     _figure_of_cancelling(
         "Reconciling",
-        "Sidecars that repeat acknowledgements which a cursor has lost: one of a cluster.",
+        "Sidecars that repeat acknowledgements which a cursor has lost: one per cluster.",
         f"sum by (cluster) ({chosen(f'{CANCELLING}_leading')})",
         limits={0: RED, 1: GREEN, 2: RED},
     ),
@@ -76,7 +76,7 @@ _CANCELLATIONS: Final[Sequence[Panel]] = [
     ),
     _lines_of_cancelling(
         "Readings that failed",
-        "Of a subscription: its cancellations were not reconciled then.",
+        "Readings of a subscription; its cancellations were not reconciled then.",
         rate(f"{CANCELLING}_reconcile_failed_total"),
         unit=PER_SECOND,
     ),
@@ -99,24 +99,26 @@ _CANCELLATIONS: Final[Sequence[Panel]] = [
 _INDEXES: Final[Sequence[Panel]] = [
     _states_of_indexes(
         "The next load recovers the buckets",
-        "Whether a broker that loads the topic goes on with its buckets, or reads the whole backlog.",
+        "Whether a broker that loads the topic continues with its buckets, or reads the whole backlog.",
         per_subscription(f"{_INDEX}_next_load_on_buckets"),
         names={0: ("reads the backlog", RED), 1: ("recovers", GREEN)},
     ),
-    _lines_of_indexes("Buckets", "That are stored.", per_subscription(f"{_INDEX}_bucket_total")),
+    _lines_of_indexes("Buckets", "Stored buckets.", per_subscription(f"{_INDEX}_bucket_total")),
     _lines_of_indexes(
         "Bytes of buckets",
-        "That a topic load reads.",
+        "Bytes that a topic load reads.",
         per_subscription(f"{_INDEX}_bucket_snapshot_size_bytes"),
         unit="bytes",
     ),
     _lines_of_indexes(
         "Indexes in memory",
-        "That a broker would load into memory with the topic.",
+        "Indexes that a broker would load into memory with the topic.",
         per_subscription(f"{_INDEX}_loaded"),
     ),
     _lines_of_indexes(
-        "Unreadable buckets", "Whose metadata could not be read.", per_subscription(f"{_INDEX}_bucket_unreadable")
+        "Unreadable buckets",
+        "Buckets whose metadata could not be read.",
+        per_subscription(f"{_INDEX}_bucket_unreadable"),
     ),
     _lines_of_indexes(
         "Operations on buckets",
@@ -130,7 +132,7 @@ _INDEXES: Final[Sequence[Panel]] = [
     ),
     _lines_of_indexes(
         "Time of the sidecar's loads",
-        "Mean, for all buckets of a subscription.",
+        "Mean time for all buckets of a subscription.",
         {"{{topic}} {{subscription}}": _rate_of_loads("sum") + " / " + _rate_of_loads("count")},
         unit="ms",
     ),

@@ -30,7 +30,7 @@ _TWO_PHASES: Final[Sequence[Panel]] = [
     ),
     figure(
         "Oldest of them",
-        "Age of the oldest record that waits.",
+        "Age of the oldest pending record.",
         largest(f"{DELETION}_oldest_pending_age_seconds"),
         empty="no record waits",
         unit="s",
@@ -45,14 +45,14 @@ _TWO_PHASES: Final[Sequence[Panel]] = [
     ),
     _figure_of_deletion(
         "Dead letters",
-        "Records that were given up and not sent again: their ledgers stay.",
+        "Records that were given up and not redriven; their ledgers stay.",
         largest(f"{DELETION}_dead_letters"),
         limits=ALARMING,
     ),
-    _figure_of_deletion("Topic deletions", "Under way.", largest(f"{DELETION}_topic_deletions_running")),
+    _figure_of_deletion("Topic deletions", "In progress.", largest(f"{DELETION}_topic_deletions_running")),
     _figure_of_deletion(
         "Stuck topic deletions",
-        "That do not continue by themselves.",
+        "Deletions that do not continue by themselves.",
         largest(f"{DELETION}_topic_deletions_stuck"),
         limits=ALARMING,
     ),
@@ -60,11 +60,11 @@ _TWO_PHASES: Final[Sequence[Panel]] = [
         "Oldest topic deletion",
         "Time since its request.",
         largest(f"{DELETION}_topic_deletions_oldest_age_seconds"),
-        empty="none is under way",
+        empty="none is in progress",
         unit="s",
         limits={3_600: ORANGE, 86_400: RED},
     ),
-    _figure_of_deletion("Namespace deletions", "Under way.", largest(f"{DELETION}_namespace_deletions_running")),
+    _figure_of_deletion("Namespace deletions", "In progress.", largest(f"{DELETION}_namespace_deletions_running")),
     _lines_of_deletion(
         "First phase: records sent",
         "By what the ledgers belong to.",
@@ -89,7 +89,7 @@ _TWO_PHASES: Final[Sequence[Panel]] = [
     ),
     _lines_of_deletion(
         "Refused or unconfirmed",
-        "Deletions that a store refused or did not confirm; the sidecar tries them again later.",
+        "Deletions that a store refused or did not confirm; the sidecar retries them later.",
         {"{{component}}, {{ledger_type}}": rate(f"{DELETION}_delete_failed_total", "component", "ledger_type")},
         unit=PER_SECOND,
     ),
@@ -106,8 +106,8 @@ _TWO_PHASES: Final[Sequence[Panel]] = [
         "Time of a batch",
         "From receiving a batch to acknowledging it.",
         {
-            "half take at most": quantile(0.5, f"{DELETION}_batch_seconds"),
-            "99 of 100": quantile(0.99, f"{DELETION}_batch_seconds"),
+            "median": quantile(0.5, f"{DELETION}_batch_seconds"),
+            "99th percentile": quantile(0.99, f"{DELETION}_batch_seconds"),
         },
         empty=NO_EVENT,
         unit="s",
@@ -135,20 +135,20 @@ _PACE: Final[Sequence[Panel]] = [
     ),
     lines(
         "Limit set by an operator",
-        "Deletions a second.",
+        "Deletions per second.",
         largest(f"{DELETION}_rate_limit_per_second"),
         empty="no limit is set",
         unit=PER_SECOND,
     ),
     lines(
         "Deletions in flight at a time",
-        "The limit that the sidecar sets itself, so that the metadata store stays quick.",
+        "The limit that the sidecar sets itself, to keep the metadata store responsive.",
         {"{{instance}}": chosen(f"{DELETION}_in_flight_limit")},
         empty="the adaptive limit is off",
     ),
     lines(
         "Metadata store, 99th percentile",
-        "Of the sidecar's probes, while it is idle and while it deletes.",
+        "Latency of the sidecar's probes, while it is idle and while it deletes.",
         {
             "idle, {{instance}}": chosen(f"{DELETION}_metadata_store_idle_p99_seconds"),
             "deleting, {{instance}}": chosen(f"{DELETION}_metadata_store_working_p99_seconds"),
@@ -204,13 +204,13 @@ _WATCH: Final[Sequence[Panel]] = [
     ),
     _lines_of_watch(
         "Ledgers leaked",
-        "By what they lost their last reference; since the sidecar that watches began to.",
+        "By what they lost their last reference; since the watching sidecar took over.",
         {"{{cause}}": largest(f"{DELETION}_watch_leaks_total", "cause")},
         stacked=True,
     ),
     _lines_of_watch(
         "Ledgers appended",
-        "Leaked ledgers handed to the second phase since the sidecar that watches began to.",
+        "Leaked ledgers handed to the second phase since the watching sidecar took over.",
         largest(f"{DELETION}_watch_appended_total"),
     ),
     _lines_of_watch(

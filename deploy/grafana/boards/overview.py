@@ -48,7 +48,7 @@ def overview() -> Dashboard:
                 ),
                 figure(
                     "Dead letters",
-                    "Records that were given up and not sent again: their ledgers stay.",
+                    "Records that were given up and not redriven; their ledgers stay.",
                     {"{{cluster}}": largest(f"{DELETION}_dead_letters")},
                     empty=OFF,
                     limits=ALARMING,
@@ -102,7 +102,7 @@ def overview() -> Dashboard:
                 ),
                 lines(
                     "Open cancellations",
-                    "Delayed messages that are cancelled and whose time has not come.",
+                    "Cancelled delayed messages that are not yet due.",
                     {"{{cluster}}": largest(f"{CANCELLING}_open")},
                     empty=NO_CANCELLING,
                 ),
@@ -110,14 +110,14 @@ def overview() -> Dashboard:
             "Processes": [
                 lines(
                     "Resident memory",
-                    "Of each sidecar.",
+                    "Resident memory of each sidecar.",
                     {"{{instance}}": _of_sidecars("process_resident_memory_bytes")},
                     empty="no sidecar is scraped",
                     unit="bytes",
                 ),
                 lines(
                     "Processor time",
-                    "Seconds of one processor in a second, by each sidecar.",
+                    "Processor seconds per second, by sidecar.",
                     {"{{instance}}": _of_sidecars("rate(process_cpu_seconds_total[$__rate_interval])")},
                     empty="no sidecar is scraped",
                     unit="percentunit",

@@ -39,21 +39,23 @@ _ACK_STATES: Final[Sequence[Panel]] = [
     ),
     _lines_of_acks(
         "Acknowledgements that fit, used",
-        "Ranges that the cursor holds, of those that the broker stores at most.",
+        "Ranges that the cursor holds, relative to the maximum that the broker stores.",
         per_subscription(f"{_SUBSCRIPTION}_ack_state_ranges", f"{_SUBSCRIPTION}_ack_state_max_ranges"),
         unit="percentunit",
     ),
     *(
         _lines_of_acks(
             f"Bytes of {whose}, used",
-            f"What the cursor's next write takes of what {whose} may have.",
+            f"Share of {whose} that the cursor's next write uses.",
             per_subscription(f"{_SUBSCRIPTION}_ack_state_{name}_bytes", f"{_SUBSCRIPTION}_ack_state_max_{name}_bytes"),
             unit="percentunit",
         )
         for name, whose in (("entry", "an entry"), ("node", "the cursor's node"))
     ),
     _lines_of_acks(
-        "Ranges", "Of acknowledgements that the cursor holds.", per_subscription(f"{_SUBSCRIPTION}_ack_state_ranges")
+        "Ranges",
+        "Ranges of acknowledgements that the cursor holds.",
+        per_subscription(f"{_SUBSCRIPTION}_ack_state_ranges"),
     ),
     _lines_of_acks(
         "Lost if the broker died now",
@@ -70,7 +72,9 @@ _SNAPSHOTS: Final[Sequence[Panel]] = [
         unit="s",
     ),
     _lines_of_deduplication(
-        "Entries after the snapshot", "Which a topic load replays.", per_topic(f"{_DEDUPLICATION}_snapshot_lag_entries")
+        "Entries after the snapshot",
+        "Entries that a topic load replays.",
+        per_topic(f"{_DEDUPLICATION}_snapshot_lag_entries"),
     ),
     _lines_of_deduplication(
         "Age of the snapshot",
@@ -80,13 +84,13 @@ _SNAPSHOTS: Final[Sequence[Panel]] = [
     ),
     _lines_of_deduplication(
         "Producers in the snapshot",
-        "Of as many as brokers store.",
+        "Relative to the maximum that brokers store.",
         per_topic(f"{_DEDUPLICATION}_producers", f"{_DEDUPLICATION}_max_producers"),
         unit="percentunit",
     ),
     _lines_of_deduplication(
         "Bytes retained by the deduplication cursor",
-        "All of them, and those that no other cursor retains.",
+        "All bytes, and those that no other cursor retains.",
         per_topic(f"{_DEDUPLICATION}_pinned_bytes")
         | {"{{topic}}, alone": per_topic(f"{_DEDUPLICATION}_pinned_alone_bytes")["{{topic}}"]},
         unit="bytes",

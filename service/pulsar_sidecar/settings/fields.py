@@ -154,7 +154,7 @@ class Listening(_Group):
     Default: ``advertisedUrl``. If it begins with ``https://``, browsers send the dashboard's cookies over TLS only,
     even if the sidecar itself serves plain HTTP behind a proxy that terminates TLS."""
     max_http_server_connections: int = Field(default=1_000, ge=1, le=30_000)
-    """Largest number of open client connections. A further connection replaces the one that has been idle longest; if
+    """Maximum number of open client connections. A further connection replaces the one that has been idle longest; if
     every connection has a request in progress, the sidecar refuses it (503). Connections use at most half of the files
     that the process may open."""
     advertised_url: HttpUrl | None = None
@@ -182,7 +182,7 @@ class PulsarCluster(_Group):
     """Milliseconds until the metadata store ends the session of a sidecar that died; another sidecar then takes over
     its work."""
     jute_max_buffer_bytes: int = Field(default=1_048_575, ge=65_536)
-    """``jute.maxbuffer`` of ZooKeeper and of the brokers: the largest node that they take. The default is a stock
+    """``jute.maxbuffer`` of ZooKeeper and of the brokers: the largest node that they accept. The default is a stock
     ZooKeeper's; ``bin/pulsar`` starts both with 10485760. Acknowledgement states are compared with it."""
     metadata_store_auth: SecretStr | None = None
     """Credential for a metadata store whose nodes have access control lists: ``digest:user:password``,
@@ -192,7 +192,7 @@ class PulsarCluster(_Group):
     """PEM file with the CA certificates that verify the metadata store. With it the sidecar connects over TLS, to
     ZooKeeper's ``secureClientPort``, and checks the servers' names; for etcd the URL says ``https``."""
     metadata_store_tls_certificate_file_path: Path | None = None
-    """PEM file with the certificate that the sidecar shows to the metadata store."""
+    """PEM file with the certificate that the sidecar presents to the metadata store."""
     metadata_store_tls_key_file_path: Path | None = None
     """PEM file with the private key of that certificate."""
     ledgers_root_path: str = Field(default="/ledgers", pattern=r"^/[^/].*[^/]$")
@@ -304,7 +304,7 @@ class LedgerDeletion(_Group):
     """Seconds until the sidecar retries a failed deletion."""
     two_phase_deletion_max_retry_delete_count: int = Field(default=10, ge=0, le=1_000_000)
     """Retries of a failed deletion. After the last one fails, the record goes to the dead-letter topic with its reason:
-    with 10 after eleven failures."""
+    with 10, after eleven failures."""
     two_phase_deletion_postpone_in_seconds: Seconds = 10
     """Seconds until the sidecar checks a record again that was not ready yet. This does not count as an attempt."""
     two_phase_deletion_in_use_settle_in_seconds: Seconds = 600
@@ -317,15 +317,15 @@ class LedgerDeletion(_Group):
     """Minimum age, in seconds, of an unreferenced ledger that may be deleted: brokers create schema, compacted and
     bucket ledgers before they write the reference."""
     two_phase_deletion_batch_size: int = Field(default=5_000, ge=1, le=10_000)
-    """Largest number of records in a batch. For each batch the sidecar queries the owners of its topics' bundles once,
+    """Maximum number of records in a batch. For each batch the sidecar queries the owners of its topics' bundles once,
     and once more for each loaded topic in it."""
     two_phase_deletion_rate_per_second: float | None = Field(default=None, gt=0, le=1e9, examples=["500"])
-    """Largest number of ledgers that this sidecar deletes per second, until an operator sets another rate. Default: no
+    """Maximum number of ledgers that this sidecar deletes per second, until an operator sets another rate. Default: no
     limit."""
     two_phase_deletion_latency_factor: Annotated[float, AfterValidator(_check_latency_factor)] = Field(
         default=2.0, ge=0, le=1000, allow_inf_nan=False
     )
-    """Largest latency of the metadata store while ledgers are deleted, as a multiple of its idle 99th percentile (5 ms
+    """Maximum latency of the metadata store while ledgers are deleted, as a multiple of its idle 99th percentile (5 ms
     at least): the sidecar slows deletions down until this holds. A larger factor allows faster deletion; 1.1 or more; 0
     disables this limit."""
     two_phase_deletion_outcome_retention_in_minutes: int = Field(default=10_080, ge=1)
@@ -350,13 +350,13 @@ class LedgerDeletion(_Group):
     """Seconds for which a ledger must have been unreferenced before the sidecar considers it leaked. After 200 seconds
     a broker has used up its own retries."""
     ledger_deletion_watch_brake_references: int = Field(default=1_000, ge=1)
-    """Largest number of references that may vanish within 10 minutes while their ledgers stay; in a small cluster 1 %
+    """Maximum number of references that may vanish within 10 minutes while their ledgers stay; in a small cluster 1 %
     of all references, but at least 50 (or three quarters of fewer than 67, but at least 9). Beyond it the sidecar
     appends nothing until an operator resumes the watch."""
     ledger_deletion_watch_walk_interval_in_seconds: Seconds = 21_600
     """Seconds between complete walks of all references, even if the sidecar missed no change."""
     ledger_deletion_watch_nodes_per_second: float = Field(default=20_000, gt=0, le=1e9)
-    """Largest number of metadata-store nodes per second that the watch reads, and separately the index of shadow topics
+    """Maximum number of metadata-store nodes per second that the watch reads, and separately the index of shadow topics
     every six hours, and each search of `delayed-index fsck --orphans`."""
 
 
@@ -381,7 +381,7 @@ class AckStates(_Group):
     """Add ``blockedOnAckStatePersistent`` to each subscription in passed ``stats`` and ``partitioned-stats`` of topics,
     null where it is unknown. This costs a few calls to brokers where a subscription is full."""
     ack_state_watched_topics: TextList = ()
-    """Comma-separated topics whose subscriptions are always in the metrics; those of other topics are for 5 minutes
+    """Comma-separated topics whose subscriptions are always in the metrics; those of other topics appear for 5 minutes
     after a request for their state. A watched topic stays loaded."""
     ack_state_watch_interval_in_seconds: Seconds = 60
     """Seconds between two readings of the watched topics."""

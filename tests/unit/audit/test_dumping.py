@@ -142,7 +142,7 @@ def test_an_unreadable_instance_id_is_refused(tmp_path: Path) -> None:
 def test_existing_dump_is_not_overwritten(tmp_path: Path, occupy: Callable[[Path], object]) -> None:
     place = tmp_path / "dump"
     occupy(place)
-    with pytest.raises(InvalidInputError, match="exists already"):
+    with pytest.raises(InvalidInputError, match="already exists"):
         make(place)
     assert [path.name for path in tmp_path.iterdir()] == ["dump"]
 

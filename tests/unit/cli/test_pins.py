@@ -116,7 +116,7 @@ def test_bookies_that_are_all_down_are_listed_and_no_success(terminal: Terminal)
         terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
         ran = terminal.run("pins", "bookies")
     assert (ran.code, ran.out.count("(DOWN): 1 ledger; 1000 B")) == (3, 2)
-    assert "no bookie is up, of 2" in ran.err
+    assert "none of 2 bookies" in ran.err
 
 
 # --- the routes ----------------------------------------------------------------------------------------------------

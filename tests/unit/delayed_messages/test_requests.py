@@ -83,7 +83,7 @@ def test_an_outcome_names_the_other_clusters_of_a_replicated_topic(cluster: Fake
     cluster.publish(1)
     cluster.replicated_to = ("west", "north")
     (outcome,) = FakeSidecar(cluster).cancel(0)
-    assert any("holds in this cluster only: in north, west," in each for each in outcome.warnings)
+    assert any("applies to this cluster only: in north, west," in each for each in outcome.warnings)
 
 
 def test_a_message_has_the_fields_that_its_copies_share(cluster: FakeCluster) -> None:

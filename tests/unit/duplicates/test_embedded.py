@@ -342,5 +342,5 @@ def test_an_incomplete_extract_is_refused(tmp_path: Path, spoil: Callable[[Path]
 def test_existing_output_is_not_overwritten(tmp_path: Path) -> None:
     extract = write_extract(tmp_path / "extract", {TOPICS[0]: rising(2)})
     (tmp_path / "found").mkdir()
-    with pytest.raises(InvalidInputError, match="exists already"):
+    with pytest.raises(InvalidInputError, match="already exists"):
         look_for_duplicates(DuplicatesRequest(extract, tmp_path / "found"), lambda _: None)

@@ -64,9 +64,9 @@ def test_a_read_is_asked_again_until_it_is_answered(server: HttpServer) -> None:
 def test_who_cannot_be_reached_is_passed_over(server: HttpServer) -> None:
     server.answer = lambda _: DONE
     assert gateway("http://127.0.0.1:1", server.url).writing("write /a", "kv/put", {})["succeeded"]
-    with pytest.raises(UnreachableError, match="check that it runs"):
+    with pytest.raises(UnreachableError, match="check that it is running"):
         gateway("http://127.0.0.1:1").writing("write /a", "kv/put", {})
-    with pytest.raises(UnreachableError, match="check that it runs"):
+    with pytest.raises(UnreachableError, match="check that it is running"):
         gateway("http://127.0.0.1:1").reading("read /a", "kv/range", {})
 
 

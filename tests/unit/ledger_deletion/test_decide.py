@@ -84,8 +84,8 @@ def test_a_protection_that_has_ended_protects_nothing(until_ms: int | None) -> N
     [
         (NOW_MS + 1, "2023-11-14T22:13:20+00:00", 1),
         (NOW_MS + 90_000, "2023-11-14T22:14:50+00:00", 90_000),
-        (UNKNOWN_END, "an operator ends it", None),
-        (UNKNOWN_END + 1, "an operator ends it", None),
+        (UNKNOWN_END, "an operator ends the protection", None),
+        (UNKNOWN_END + 1, "an operator ends the protection", None),
     ],
 )
 def test_undeleted_ledger_waits_until_its_protection_ends(until_ms: int, end: str, after_ms: int | None) -> None:
@@ -268,7 +268,7 @@ def test_unreadable_facts_are_retried() -> None:
 @pytest.mark.parametrize("about", [record(instance_id="there"), offload_record(instance_id="there")])
 def test_a_record_of_another_cluster_is_final(about: object) -> None:
     verdict = decide(facts(about), POLICY)
-    assert verdict == Keep(OutcomeReason.OTHER_CLUSTER, "the record is about there, this is here")
+    assert verdict == Keep(OutcomeReason.OTHER_CLUSTER, "the record is for BookKeeper instance there, this is here")
 
 
 def test_another_ledger_with_the_same_id_stays() -> None:

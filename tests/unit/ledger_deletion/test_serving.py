@@ -188,7 +188,9 @@ def test_deletions_beyond_what_may_wait_are_refused_before_anything_is_done(
     with ThreadPoolExecutor(1) as caller:
         first = caller.submit(delete, service, topic)
         assert hangs.wait(10)
-        with pytest.raises(TemporaryError, match="too many topic deletions wait for the cluster, nothing was done"):
+        with pytest.raises(
+            TemporaryError, match="too many topic deletions are waiting for the cluster; nothing was done"
+        ):
             delete(service, topic)
         with pytest.raises(OutcomeUnknownError, match="list the running topic deletions"):
             first.result()

@@ -151,13 +151,13 @@ def test_before_the_first_whole_reading_nothing_is_listed(fake_pulsar: FakePulsa
     service = service_of(fake_pulsar, watch=REPORT)
     watch = watch_of(service)
     watch._leadership.take()
-    watch._state, watch._detail = WatchState.STARTING, "the sidecar reads the whole metadata store"
+    watch._state, watch._detail = WatchState.STARTING, "the sidecar is reading the whole metadata store"
     for ask in ASKED:
         with pytest.raises(TemporaryError, match="still reading"):
             ask(service.watch)
     status = service.watch.status()
     assert (status.detail, status.ledgers, status.appended) == (
-        "the sidecar reads the whole metadata store",
+        "the sidecar is reading the whole metadata store",
         None,
         None,
     )

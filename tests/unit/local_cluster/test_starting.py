@@ -122,7 +122,7 @@ if not pathlib.Path("refused").exists():
     ("message", "shown"),
     [
         ("BindException: Address already in use", "port taken"),
-        ("LayoutManager$LockBusyException", "session of the process before it"),
+        ("LayoutManager$LockBusyException", "previous process's session"),
         ("KeeperErrorCode = NodeExists for /ledgers/underreplication/LAYOUT", "another bookie"),
         ("KeeperErrorCode = BadVersion for /ledgers/underreplication/LAYOUT", "another bookie"),
         ("LowOverheadTimeoutException: Failed to load topic within timeout", "did not load"),

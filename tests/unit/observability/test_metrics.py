@@ -226,4 +226,4 @@ def test_subscriptions_that_are_watched_have_their_gauges_and_what_is_unknown_ha
     assert value(registry, "pulsar_subscription_ack_state_max_ranges", **second) == 20
     assert value(registry, "pulsar_subscription_ack_state_unstored_entries", **first) == 9
     states.clear()
-    assert value(registry, "pulsar_subscription_ack_state_ranges", **first) is None, "nobody asks any more"
+    assert value(registry, "pulsar_subscription_ack_state_ranges", **first) is None, "nobody asks now"

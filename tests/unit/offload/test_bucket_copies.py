@@ -116,7 +116,7 @@ def test_a_server_that_ignores_where_a_listing_starts_is_listed_up_to_the_copy(b
     """Behaviour of fake-gcs-server."""
     before = [f"/copies/00000000-0000-0001-0000-000000000001-ledger-{number:03}" for number in range(300)]
     bucket.answer = lambda request: listing_of(*before, KEY) if request.path == "/copies" else ABSENT
-    with pytest.raises(TemporaryError, match=r"lists .* and answers that it has no such object"):
+    with pytest.raises(TemporaryError, match=r"lists .* but reports that it has no such object"):
         delete(bucket)
 
 

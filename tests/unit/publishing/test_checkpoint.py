@@ -86,7 +86,7 @@ _UNFIT = "^it is damaged: its numbers are inconsistent$"
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"version": 2}, "^it is of version 2; this program knows 1$"),
+        ({"version": 2}, "^it has version 2; this program supports 1$"),
         ({"topic": 1}, r"^it is damaged \(Expected `str`, got `int` - at `\$\.topic`\)$"),
         ({"records": True}, r"Expected `int`, got `bool` - at `\$\.records`"),
         ({"isPartitioned": 1}, r"Expected `bool`, got `int` - at `\$\.isPartitioned`"),

@@ -165,7 +165,7 @@ def check_once_in_order(job: Job) -> None:
 
 
 def edited_since(job: Job) -> list[int]:
-    """The records that the topic holds and the file does not, or not so any more."""
+    """The records that the topic holds and the file does not, or no longer does."""
     reader = RecordReader(BytesIO(job.data), job.request.record_format, len(job.data), is_complete=True)
     payloads = {record.offset: record.payload for record in reader.records()}
     return [

@@ -102,7 +102,9 @@ def test_no_history_loses_or_repeats_a_record(choice: st.DataObject) -> None:
 C3 = StoredPoint(3 * SIZE, at(3))
 AT_30 = "the record at byte 30"
 WAY_OUT = "if it was nothing, delete the checkpoint and repeat the command; otherwise publish under another"
-NOTHING_LEFT = "of the producer's messages any more: .* Restore the checkpoint, or publish under another producer name"
+NOTHING_LEFT = (
+    "no longer holds any of the producer's messages: .* Restore the checkpoint, or publish under another producer name"
+)
 
 
 def test_agreeing_broker_and_checkpoint_need_no_read() -> None:

@@ -111,7 +111,7 @@ def test_missing_entry_is_unreadable_while_the_end_is_unknown(topic: StoredTopic
     topic.rest.answers = answers
     answer = topic.read(at(OPEN, 4))
     assert isinstance(answer, Unreadable)
-    assert answer.reason.startswith(f"whether ledger {OPEN} of {TOPIC} ends before it is not known: ")
+    assert answer.reason.startswith(f"it is not known whether ledger {OPEN} of {TOPIC} ends before it: ")
 
 
 def test_a_ledger_whose_metadata_are_damaged_does_not_hide_the_others(topic: StoredTopic) -> None:
@@ -179,7 +179,7 @@ def test_entry_missing_on_bookies_is_unreadable_without_broker(topic: StoredTopi
     for position in lost:
         answer = answers[position]
         assert isinstance(answer, Unreadable), position
-        assert answer.reason.endswith(f"no broker was queried, which would have loaded {TOPIC}")
+        assert answer.reason.endswith(f"no broker was queried, because that would have loaded {TOPIC}")
     topic.list_ledgers({SHADOW_SOURCE: "persistent://public/default/source"})
     assert isinstance(entries.read(TOPIC, [at(CLOSED, 0)])[at(CLOSED, 0)], Unreadable)
 

@@ -318,7 +318,7 @@ def test_a_change_leaves_one_line_with_who_from_where_what_and_how_it_ended(gate
         "query": None,
         "body": None,
         "status": 403,
-        "reason": "role 'viewer' may not do this; it takes an operator's role",
+        "reason": "role 'viewer' may not do this; it requires an operator's role",
     }
 
 

@@ -65,7 +65,7 @@ def test_a_caller_without_a_role_has_no_right_unless_every_client_may_call(right
 
 def test_a_refusal_names_what_the_call_takes() -> None:
     with pytest.raises(
-        NotAuthorizedError, match="role 'stranger' may not do this; it takes an admin role of the tenant"
+        NotAuthorizedError, match="role 'stranger' may not do this; it requires an admin role of the tenant"
     ):
         Rights(ROLES, policies()).require(caller("stranger"), Right.CHANGE, OF_TOPIC)
 

@@ -239,7 +239,7 @@ def test_an_address_that_errors_and_the_status_show_takes_no_password(setting: s
 def test_a_metadata_store_that_cannot_be_read_or_is_not_named_is_answered_with_what_to_do() -> None:
     for url in ("rocksdb:///pulsar/data/metadata", "memory:local"):
         assert "PULSAR_STANDALONE_USE_ZOOKEEPER=1 bin/pulsar standalone" in refused({"metadata_store_url": url})
-    assert "only for clusters that keep their metadata in ZooKeeper or etcd" in refused(
+    assert "supports only clusters that keep their metadata in ZooKeeper or etcd" in refused(
         {"metadata_store_url": "oxia://o:6648/n"}
     )
     with pytest.raises(InvalidInputError, match=r"is missing.*brokers' own metadataStoreUrl, in broker\.conf"):

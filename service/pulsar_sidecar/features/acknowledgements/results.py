@@ -141,7 +141,7 @@ class AckState:
     node_bytes: int
     """Bytes of the cursor's node, if the broker wrote everything there."""
     max_node_bytes: int
-    """Bytes that the node may have (``juteMaxBufferBytes``)."""
+    """Maximum size of the node in bytes (``juteMaxBufferBytes``)."""
     node_bytes_left: int
     """``maxNodeBytes`` minus ``nodeBytes``; negative if the node is too large."""
     next_write: StoredPlace | None

@@ -153,7 +153,7 @@ def router(service: AuditReview) -> APIRouter:
     def audits(parameters: Annotated[PageParameters, Query()]) -> Audits:
         """List the audits in the ``auditsDirectory``, newest first.
 
-        405: the sidecar serves no audits, or lacks what reads them; the reason names the setting or the package.
+        405: the sidecar serves no audits, or lacks the package for it; the reason names the setting or package.
         """
         return service.audits(parameters.offset, parameters.limit)
 

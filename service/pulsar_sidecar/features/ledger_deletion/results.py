@@ -301,7 +301,7 @@ class BookieReclaim:
 
 @result
 class Reclaim:
-    """Space that bookies have reclaimed of the recorded ledgers that were deleted."""
+    """Space that bookies have reclaimed from recorded ledgers that were deleted."""
 
     since_ms: int
     """Deletions before this time are not counted; later than requested if there were more than 100,000 since then."""

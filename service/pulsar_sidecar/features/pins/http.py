@@ -46,7 +46,7 @@ class NamespacePinsParameters(Parameters):
     """Page of topics, the largest first."""
 
     offset: int = Field(default=0, ge=0, le=10_000_000)
-    """Number of larger topics to skip."""
+    """Number of topics to skip, largest first."""
     limit: int = Field(default=20, ge=1, le=100)
     """Maximum number of topics."""
 
@@ -57,7 +57,7 @@ class BookiePinsParameters(Parameters):
     by_topic: bool = False
     """List topics instead of namespaces."""
     offset: int = Field(default=0, ge=0, le=10_000_000)
-    """Number of larger owners to skip."""
+    """Number of owners to skip, largest first."""
     limit: int = Field(default=20, ge=1, le=1_000)
     """Maximum number of owners."""
 
@@ -104,8 +104,8 @@ def bookies_router(reader: BookiesReader) -> APIRouter:
     def bookies_pins() -> list[BookiePins]:
         """List the bookies, including those that are down, with their ledgers' bytes and the bytes not collected.
 
-        The sidecar reads all ledgers at most once a minute, and for a tenth of the time. 503: the reading takes
-        longer; it continues, and a later request gets its result.
+        The sidecar reads all ledgers at most once a minute, and spends at most a tenth of the time on it. 503: the
+        reading takes longer; it continues, and a later request gets its result.
         """
         return reader.bookies()
 
@@ -136,7 +136,7 @@ class TrimParameters(Parameters):
     """Limit of a trim."""
 
     max_load_percent: float = Field(default=70, gt=0, le=100)
-    """The sidecar loads no topic while a broker's CPU, direct memory or bandwidth is used more than this."""
+    """The sidecar loads no topic while the use of a broker's CPU, direct memory or bandwidth exceeds this."""
 
 
 _Page = Annotated[PastRetentionParameters, Query()]

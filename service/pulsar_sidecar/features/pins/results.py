@@ -132,7 +132,7 @@ class TopicPins:
     read_ms: int
     """Time of reading."""
     loaded_by: str | None
-    """The broker that has loaded it; null if none has, and then nothing of it is trimmed."""
+    """The broker that has loaded it; null if none has; then none of it is trimmed."""
     shadow_of: str | None
     """The source topic of a shadow topic (PIP-180), which holds the ledgers."""
     ledgers: int

@@ -24,7 +24,7 @@ class RehearsalParameters(Parameters):
     limit: int = Field(default=USUAL.rows, ge=0, le=1_000)
     """Maximum number of topics in the response."""
     seconds: float = Field(default=USUAL.seconds, ge=1, le=3_600)
-    """Time after which the topics not examined are reported as not known."""
+    """Time after which the topics not examined are reported as unknown."""
 
 
 def router(rehearsals: Rehearsals) -> APIRouter:

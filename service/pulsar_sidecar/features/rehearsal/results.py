@@ -105,8 +105,8 @@ class Times:
     """Estimated times; from the longest for one topic, if all are loaded in parallel, to all one after the other."""
 
     takeover_seconds: float
-    """Longest time until the metadata store reports a killed broker's absence to the others; one that is stopped
-    in order hands its bundles over at once."""
+    """Longest time until the metadata store reports a killed broker's absence to the others; one that is shut down
+    cleanly hands its bundles over at once."""
     replay_seconds: float
     """Longest replay of one topic, during which no client can use it."""
     all_replays_seconds: float

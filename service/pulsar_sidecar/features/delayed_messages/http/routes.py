@@ -189,7 +189,7 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
 
         Each line is an object with ``ledgerId`` and ``entryId`` or a base64 ``messageId``, and may have ``deliverAt``,
         ``subscriptionNames``, ``partition`` and ``batchIndex``. An invalid line fails alone. The status 200 is sent
-        before the lines are read, so check each outcome. The response gets as long as the request: read while you
+        before the lines are read, so check each outcome. The response grows as long as the request: read while you
         write, or send the lines in parts.
         """
         options = CancelOptions(_waits(parameters.wait), parameters.defer, request.state.caller.role)
@@ -222,7 +222,7 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
     ) -> StreamingResponse:
         """Cancel exactly the previewed messages: send the preview's ``selection`` back with its ``hash``.
 
-        409: the selection finds other messages now; nothing was cancelled.
+        409: the selection now finds other messages; nothing was cancelled.
         """
         options = CancelOptions(defer=payload.defer, requested_by=request.state.caller.role)
         batches = await run_in_threadpool(service.confirm_selected, topic, payload.selection(), payload.hash)

@@ -35,7 +35,7 @@ class ReclaimParameters(Parameters):
     """Age of the deletions."""
 
     hours: float = Field(default=24, gt=0, le=24 * 365)
-    """Only deletions of the last hours, as far back as the outcome topic reaches."""
+    """Only deletions within this many hours, as far back as the outcome topic reaches."""
 
 
 class NamespaceDeletionParameters(Parameters):

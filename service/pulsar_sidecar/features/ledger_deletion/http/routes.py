@@ -111,7 +111,7 @@ def _add_delete_ledger(routes: APIRouter, service: LedgerDeletion) -> None:
         ) -> Response:
             """Check one ledger now, and delete it if nothing references it (PIP-186 ``deleteLedger``).
 
-            204: deleted, or gone already. 307: call the sidecar beside the owning broker. 409: the reason is ``ledger
+            204: deleted, or already gone. 307: call the sidecar beside the owning broker. 409: the reason is ``ledger
             still in use``, which is final. 412: the ledger is not the one that the record describes, the topic is not
             the path's, or only an operator can change what keeps the ledger. 503: call again later, since the ledger
             cannot be judged yet (``too-young``, ``owner-still-uses``, ...), something could not be read, or deletion is
@@ -150,7 +150,7 @@ def _add_shadow_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
         def delete_shadow(
             topic: Annotated[TopicName, Depends(topic_of)], request: Request, response: Response
         ) -> results.ShadowDeletionStatus:
-            """Delete a shadow topic, partitioned or not, without touching its source's ledgers: one stage a call.
+            """Delete a shadow topic, partitioned or not, without touching its source's ledgers: one stage per call.
 
             Call it until it returns 200; any sidecar can take the next call. 409: it is not a shadow topic, or clients
             are connected to it.
@@ -200,7 +200,7 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
     async def estimated_inflight_deletion_ledger_count() -> Response:
         """Return the number of pending records (PIP-186 ``BrokerStats``).
 
-        The header ``X-Pulsar-Sidecar-Age-Ms`` has its age in milliseconds: a second at most, or more while brokers do
+        The header ``X-Pulsar-Sidecar-Age-Ms`` gives its age in milliseconds: at most a second, or more while brokers do
         not respond.
         """
         estimate = await estimated()
@@ -236,7 +236,7 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.get("/ledger-deletion/reclaimed")
     @takes(Right.CLUSTER_STATE)
     def reclaimed(parameters: Annotated[requests.ReclaimParameters, Query()]) -> results.Reclaim:
-        """Return the space that bookies have reclaimed of the recorded ledgers that were deleted.
+        """Return the space that bookies have reclaimed from recorded ledgers that were deleted.
 
         Each bookie is queried for entries of the last hundred, and for the bytes by which its files have shrunk.
         """
@@ -249,7 +249,7 @@ def _add_changes(routes: APIRouter, service: LedgerDeletion) -> None:
     def send_pending_delete_ledgers(
         append: requests.AppendRequest, request: Request, owners: Owners
     ) -> results.Appended:
-        """Record ledgers for deletion (PIP-186 ``sendPendingDeleteLedger``), at most 8 MiB a call.
+        """Record ledgers for deletion (PIP-186 ``sendPendingDeleteLedger``), at most 8 MiB per call.
 
         A malformed record makes the sidecar refuse the whole call. Send the records in ``notSent`` again. 403: one of
         the ledgers belongs to another tenant, or to an unknown owner; nothing was sent.

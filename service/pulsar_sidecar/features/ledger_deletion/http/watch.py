@@ -90,7 +90,7 @@ def add_watch(routes: APIRouter, service: LedgerDeletion) -> None:
     def leaked_ledgers(parameters: Annotated[LeaksParameters, Query()], request: Request) -> ListedLeaks | Response:
         """List the ledgers that nothing references and no broker has deleted, oldest first.
 
-        307: call the sidecar that watches. 405: this sidecar's watch is switched off. 503: none watches yet.
+        307: call the sidecar that watches. 405: this sidecar's watch is switched off. 503: no sidecar is watching yet.
         """
         listed = service.watch.leaks(
             state=parameters.state,
@@ -106,7 +106,7 @@ def add_watch(routes: APIRouter, service: LedgerDeletion) -> None:
     def explain_leaked_ledger(ledger_id: _LedgerId, request: Request, owners: Owners) -> LedgerExplanation | Response:
         """Explain one ledger, leaked or not: its references, its owner, its leak and the current decision.
 
-        307: call the sidecar that watches. 405: this sidecar's watch is switched off. 503: none watches yet.
+        307: call the sidecar that watches. 405: this sidecar's watch is switched off. 503: no sidecar is watching yet.
         """
         owners.require(lambda: service.tenants_of([LedgerId(ledger_id)]))
         return _answer(service.watch.explain(LedgerId(ledger_id)), request)

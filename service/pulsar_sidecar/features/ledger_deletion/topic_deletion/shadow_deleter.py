@@ -1,4 +1,4 @@
-"""Deletion of a shadow topic (PIP-180) without touching its source: one stage a call, until it is done.
+"""Deletion of a shadow topic (PIP-180) without touching its source: one stage per call, until it is done.
 
 A shadow's managed ledger lists its source's ledgers, and stock brokers delete whatever a topic lists. So the sidecar
 requests the shadow's deletion only when none of its nodes leads to the source and no broker has it loaded.

@@ -292,7 +292,7 @@ class LedgerDeletion:
         return status
 
     def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> ShadowDeletionStatus:
-        """Begin or continue deleting a shadow topic, without touching its source's ledgers: one stage a call.
+        """Begin or continue deleting a shadow topic, without touching its source's ledgers: one stage per call.
 
         Any sidecar may take the next call, until one returns DONE. Raises as `ShadowDeleter.advance` does.
         """

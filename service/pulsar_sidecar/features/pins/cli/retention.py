@@ -49,7 +49,7 @@ def sweep(
             metavar="PERCENT",
             min=1,
             max=100,
-            help="Stop when a broker's CPU, direct memory or bandwidth is used more than this.",
+            help="Stop when the use of a broker's CPU, direct memory or bandwidth exceeds this.",
         ),
     ] = 70.0,
 ) -> None:
