@@ -1,12 +1,12 @@
 #!/bin/sh
-# One audit, from the cluster to its report: listing, dump, audit with the one before, tidying up.
+# One audit, from the cluster to its report: listing, dump, audit against the previous one, clean-up.
 set -eu
 
 usage() {
     cat <<'TEXT'
 Usage: nightly.sh [--help]
 
-Makes a listing and a dump, audits them against the audit before, and removes what is old. Run it once a day: a ledger
+Makes a listing and a dump, audits them against the previous audit, and removes old ones. Run it once a day: a ledger
 is deletable when two audits, far enough apart, found it unreferenced and unchanged. It deletes no ledger: read the
 report, then run "pulsar-sidecar audit apply".
 
@@ -22,7 +22,7 @@ Everything is set in the environment:
                        --bookkeeper-exclusive-to-cluster, your assurance that this BookKeeper serves only this Pulsar cluster
   METRICS_DIRECTORY    where the node exporter's textfile collector reads; metrics.prom is put there
   PUSHGATEWAY_URL      a group of a Pushgateway, such as http://HOST:9091/metrics/job/pulsar-sidecar-audit; the
-                       metrics replace what it holds. For audits in pods: each cluster of Pulsar's needs a group of its
+                       metrics replace what it holds. For audits in pods: each Pulsar cluster needs a group of its
                        own
   KEEP                 how many listings, dumps and audits to keep in any case; 7
   KEEP_DAYS            and everything that is younger; 30

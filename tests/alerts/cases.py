@@ -156,7 +156,7 @@ CASES = [
         "PulsarLedgerWatchWalksInTurns",
         "walks-in-turns",
         2 * HOUR,
-        "The watch for leaked ledgers of local gets no events, and reads everything in turns.",
+        "The watch for leaked ledgers of local receives no events, and repeatedly reads everything.",
     ),
     Case(
         "PulsarLedgerWatchNodesUnreadable",

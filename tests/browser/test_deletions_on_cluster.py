@@ -96,7 +96,7 @@ def test_pause_rate_resume_undelete_and_the_end_of_a_protection(scene: Scene, lo
     wait_for(look, "#now dl > div", "Oldest")
     assert scene.workload.existing(left.data) == left.data
 
-    assert "at most 500 a second" in act(look, "Limit the rate", rate="500")
+    assert "at most 500 per second" in act(look, "Limit the rate", rate="500")
     assert sidecar.status()["control"]["ratePerSecond"] == 500
     assert "The rate has no limit." in act(look, "Limit the rate", rate="")
     assert "Deletion continues" in act(look, "Resume")

@@ -39,11 +39,11 @@ class BrokerVersions:
         self._logged.add(version)
         of_line = tested_of_line(version)
         if version in TESTED_VERSIONS:
-            log.info("tested against this Pulsar version", pulsar=version)
+            log.info("Pulsar version tested", pulsar=version)
         elif of_line:
-            log.info("tested against other patch versions of this Pulsar line only", pulsar=version, tested=of_line)
+            log.info("Pulsar patch version not tested", pulsar=version, tested=of_line)
         else:
-            log.warning("not tested against this Pulsar version", pulsar=version, tested=TESTED_VERSIONS)
+            log.warning("Pulsar version not tested", pulsar=version, tested=TESTED_VERSIONS)
 
     def _log_unread(self, why: str) -> None:
         if not self._logged:

@@ -118,7 +118,7 @@ class SidecarClient:
 
         Raises:
             ServiceRefusedError: the service returned an error, or with anything but lines of this kind.
-            UnreachableError: no response came, or the response broke off.
+            UnreachableError: no response came, or it was interrupted.
         """
         from pulsar_sidecar.server.answers import parse_answer
 

@@ -123,7 +123,7 @@ class ClientCredentials:
         return self.certificate or tls.client_certificate
 
     def current_token(self) -> str:
-        """Return the present token; read its file anew.
+        """Return the present token; reread its file.
 
         Raises:
             NotAuthenticatedError: the file cannot be used, or the issuer of tokens refuses the client.

@@ -80,7 +80,7 @@ def span(name: str, attributes: Attributes | None = None) -> Iterator[Span]:
 
 
 def record_share(request: RequestTrace, name: str, seconds: float, attributes: Attributes) -> None:
-    """Record a span of the request's own trace for its share, so many seconds, in the present span, which serves many.
+    """Record a span of the request's own trace for its share of the present span, which serves many requests.
 
     Does nothing for a request without a trace.
     """

@@ -125,7 +125,7 @@ def test_a_running_standalone_and_no_directory_are_refused(copy: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout
         holder.stdout.readline()
-        with pytest.raises(InvalidInputError, match="runs; stop it"):
+        with pytest.raises(InvalidInputError, match="is running; stop it"):
             rows_of(RocksDBCopy(copy))
     with pytest.raises(InvalidInputError, match="cannot be read"):
         rows_of(RocksDBCopy(copy / "none"))

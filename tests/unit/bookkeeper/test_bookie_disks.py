@@ -125,7 +125,7 @@ def test_all_that_a_slow_bookie_is_asked_has_one_deadline(
     server.delay_seconds = 0.15
     found = bookies.figures([BOOKIE])[BOOKIE]
     assert isinstance(found, Unreadable)
-    assert "gave no answer" in found.reason
+    assert "did not respond" in found.reason
 
 
 def test_bookies_that_are_read_only_or_down_are_known_too(store: FakeMetadataStore, bookies: RegisteredBookies) -> None:

@@ -177,7 +177,7 @@ def test_response_with_another_entry_is_rejected() -> None:
     for answered in (stored_entry(LEDGER, 1, b"x"), stored_entry(LEDGER + 1, 0, b"x")):
         bookies = FakeBookies()
         bookies.held[B[0]] = {EntryId(0): answered}
-        with pytest.raises(TemporaryError, match="another entry"):
+        with pytest.raises(TemporaryError, match="a different entry"):
             BookieEntries(bookies).read_tail(LEDGER, _metadata((0, B[:1]), write=1, ack=1, last_entry_id=0), 1)
 
 

@@ -33,7 +33,7 @@ def logged(*answers: object) -> list[dict[str, Any]]:
 def test_a_tested_version_is_named(version: str) -> None:
     (line,) = logged(version)
     assert (line["log_level"], line["pulsar"]) == ("info", version)
-    assert line["event"] == "tested against this Pulsar version"
+    assert line["event"] == "Pulsar version tested"
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_a_clean_topic_and_a_clean_namespace(shell: Terminal) -> None:
             "clean: 1 topic, 1 subscription, 2 buckets, 7 indexes, 7 of 7 messages compared, "
             "2 ledgers searched for orphans",
         ), ran.err
-    assert "at most 85.59% are not" in shell.run("delayed-index", "fsck", TOPIC, "--sample", "2").out
+    assert "at most 85.59% are wrong" in shell.run("delayed-index", "fsck", TOPIC, "--sample", "2").out
 
 
 def test_messages_that_cannot_be_read_are_counted(shell: Terminal, index: CheckedIndex) -> None:

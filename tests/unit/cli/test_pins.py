@@ -77,7 +77,7 @@ def test_bytes_in_tiered_storage(terminal: Terminal) -> None:
     with served_pins(cluster) as server:
         terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
         for named in ("topic", str(TOPIC)), ("namespace", TOPIC.namespace):
-            assert ", 2.0 KiB in tiered storage (1000 B there alone)" in terminal.run("pins", *named).out
+            assert ", 2.0 KiB in tiered storage (1000 B only there)" in terminal.run("pins", *named).out
 
 
 def test_a_namespace_without_remedies(shell: Terminal) -> None:

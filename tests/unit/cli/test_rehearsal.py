@@ -152,7 +152,7 @@ def test_what_failed_is_not_known(shell: Terminal, cluster: FakeCluster) -> None
     cluster.deletions = TemporaryError("no metadata store")
     ran = shell.run("rehearse", "broker", BROKER)
     assert ran.code == 4
-    assert "6 delivered, unacknowledged messages delivered again on 1 topic; not known of 1 topic" in ran.out
+    assert "6 delivered, unacknowledged messages delivered again on 1 topic; unknown for 1 topic" in ran.out
     assert f"not known: {ORDERS}: subscriptions: a bookie does not respond" in ran.out
     assert "not known: deletions: no metadata store" in ran.out
     assert "not known entries read to index delayed messages" not in ran.out

@@ -272,7 +272,7 @@ def test_a_record_of_another_cluster_is_final(about: object) -> None:
 
 
 def test_another_ledger_with_the_same_id_stays() -> None:
-    detail = f"it was created at {CREATED_MS} ms, the record means {CREATED_MS - 1} ms"
+    detail = f"it was created at {CREATED_MS} ms, the record expects {CREATED_MS - 1} ms"
     assert decide(facts(record(created_ms=CREATED_MS - 1)), POLICY) == Keep(OutcomeReason.OTHER_LEDGER, detail)
     assert isinstance(decide(facts(record(created_ms=CREATED_MS)), POLICY), Delete)
 

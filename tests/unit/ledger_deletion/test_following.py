@@ -369,5 +369,5 @@ def test_an_end_that_was_not_noted_is_not_known(document: dict[str, object], ste
     fake_pulsar = FakePulsar()
     fake_pulsar.topics.put(DeletionTopic.OUTCOME, f"{OP} is not JSON".encode(), key="")
     fake_pulsar.topics.put(DeletionTopic.OUTCOME, json.dumps({"step": END_STEP, "of": OP}).encode(), key="")
-    with pytest.raises(NotFoundError, match="either it ended"):
+    with pytest.raises(NotFoundError, match="either its end was not noted"):
         end_of(noted(fake_pulsar, document, step), OP, 0)

@@ -68,7 +68,7 @@ def test_another_size_than_promised(algorithm: str, promised: int) -> None:
 @pytest.mark.parametrize("size", [-1, MAX_UNCOMPRESSED_BYTES + 1])
 def test_an_absurd_size_is_not_even_tried(size: int) -> None:
     reason = (
-        f"a compressed node promises {size:,} bytes, and at most 67108864 are ever expanded; inspect it with zkCli.sh"
+        f"a compressed node claims {size:,} bytes, and at most 67108864 are ever expanded; inspect it with zkCli.sh"
     )
     with pytest.raises(UndecodableError, match=f"^{reason}$"):
         unwrap(wrapped("LZ4", size))

@@ -201,5 +201,5 @@ def test_a_defect_while_reading_is_an_error_for_those_who_wait(
     def defect() -> "Iterator[tuple[LedgerId, bytes]]":
         raise ZeroDivisionError
 
-    with pytest.raises(TemporaryError, match="could not be read"):
+    with pytest.raises(TemporaryError, match="could not all be read"):
         BookiesReader(defect, bookies, FakeClock()).bookies()

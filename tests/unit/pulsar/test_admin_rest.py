@@ -321,7 +321,7 @@ def test_asking_exactly_one_broker_follows_nothing(brokers: list[HttpServer]) ->
     asked = rest(first.url, second.url)
     assert asked.get_exactly(second.url, "/x") == {"ok": True}
     first.answer = lambda arrived: redirect_to(f"{second.url}/x")
-    with pytest.raises(TemporaryError, match="not the owner"):
+    with pytest.raises(TemporaryError, match="no longer the owner"):
         asked.get_exactly(first.url, "/x")
     assert len(second.arrived) == 1
 

@@ -72,7 +72,7 @@ def test_the_older_setting_of_the_session_counts_first() -> None:
 def test_statistics_of_another_form_are_no_absence() -> None:
     with (
         broker({"public/default": []}, {}) as (cluster, brokers),
-        pytest.raises(TemporaryError, match="other statistics"),
+        pytest.raises(TemporaryError, match="unexpected statistics"),
     ):
         brokers.contents(cluster.brokers[0].http.address)
 

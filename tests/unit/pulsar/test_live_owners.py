@@ -229,7 +229,7 @@ def test_a_redirect_means_that_the_topic_moved(cluster: Cluster) -> None:
     first, second = cluster.brokers
     first.loaded = {str(TOPIC)}
     first.failing = {"internalStats": Answer(307, headers={"Location": f"{second.http.url}/x"})}
-    with pytest.raises(TemporaryError, match="not the owner"):
+    with pytest.raises(TemporaryError, match="no longer the owner"):
         cluster.owners.views([TOPIC])
     assert not any("/x" in arrived.target for arrived in second.http.arrived)
 

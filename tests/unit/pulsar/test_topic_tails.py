@@ -192,7 +192,7 @@ def test_entries_hidden_by_a_transaction_are_awaited(
     topic.hidden, statistics.open_transactions = 5, [1, 2]
     assert tails.read_back(TOPIC, None, "mine") == Tail(MINE, at(0))
     topic.hidden, statistics.open_transactions = len(ENTRIES), [3] * 100
-    with pytest.raises(TemporaryError, match=r"cannot be read back \(3 transactions are open, and hide"):
+    with pytest.raises(TemporaryError, match=r"cannot be read back \(3 transactions are open and hide"):
         tails.read_back(TOPIC, None, "mine")
 
 

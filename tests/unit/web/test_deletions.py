@@ -88,7 +88,7 @@ def test_page_names_what_blocks_deletions(deleting: FakeBrowser) -> None:
     shown = deleting.get("/ui/deletions").words
     for words in (
         "bookies are replaced",
-        "at most 500 a second",
+        "at most 500 per second",
         "too slow, so one ledger is deleted at a time",
         "(paused by ops since 2023-11-14 22:13:20 UTC)",
         "Last error no broker (2 minutes ago)",
@@ -234,7 +234,7 @@ def test_a_deletion_that_is_not_known_is_a_page_with_that_status(deleting: FakeB
         ("pause", {"reason": "bookies"}, ("POST", "pause", {"reason": "bookies"}), Control(), "Deletion is paused"),
         ("pause", {"reason": ""}, ("POST", "pause", {}), Control(), "Deletion is paused"),
         ("resume", {}, ("POST", "resume", None), Control(), "Deletion continues"),
-        ("rate", {"rate": "500"}, ("PUT", "rate", {"ledgersPerSecond": 500.0}), Control(), "at most 500 a second"),
+        ("rate", {"rate": "500"}, ("PUT", "rate", {"ledgersPerSecond": 500.0}), Control(), "at most 500 per second"),
         ("rate", {"rate": ""}, ("PUT", "rate", {"ledgersPerSecond": None}), Control(), "has no limit"),
         (
             "undelete",

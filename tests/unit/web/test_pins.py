@@ -130,8 +130,8 @@ def test_bytes_in_tiered_storage(browser: FakeBrowser) -> None:
     browser.api.answers[f"{BASE}/namespaces/public/default"] = replace(
         namespace(offloaded), tiered_bytes=3 * MIB, tiered_alone_bytes=0
     )
-    assert "2.0 MiB in tiered storage ( 1.0 MiB there alone)" in browser.get("/ui/pins?of=orders").words
-    assert "3.0 MiB in tiered storage ( 0 B there alone)" in browser.get("/ui/pins?of=public/default").words
+    assert "2.0 MiB in tiered storage ( 1.0 MiB only there)" in browser.get("/ui/pins?of=orders").words
+    assert "3.0 MiB in tiered storage ( 0 B only there)" in browser.get("/ui/pins?of=public/default").words
 
 
 def test_holders_of_the_same_bytes_free_them_together_only(browser: FakeBrowser) -> None:

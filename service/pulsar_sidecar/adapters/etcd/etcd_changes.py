@@ -108,7 +108,7 @@ class _Hearing(HeardChanges):
                     if not self._is_whole():
                         return
             except SidecarError as error:
-                _LOG.info("the watch goes on at revision %d: %s", self._next, error)
+                _LOG.info("the watch continues at revision %d: %s", self._next, error)
             self._gateway.clock.wait_seconds(_RESUME_PAUSE_SECONDS, self._gateway.closed)
             if self._gateway.closed.is_set():
                 self.lose("the connection was closed")

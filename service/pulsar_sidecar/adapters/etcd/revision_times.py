@@ -114,7 +114,7 @@ def _ascending(marks: Iterable[Mark]) -> list[Mark]:
 
 
 def thinned(marks: list[Mark], most: int) -> list[Mark]:
-    """Return at most so many marks: of the older half every second one, until they are few enough."""
+    """Return at most this many marks: of the older half every second one, until they are few enough."""
     while len(marks) > most:
         half = len(marks) // 2
         marks = [*marks[1:half:2], *marks[half:]]

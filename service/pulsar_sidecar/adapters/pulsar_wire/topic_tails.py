@@ -157,7 +157,7 @@ class TopicReader:
         return command, message
 
     def _permitted(self, messages: int) -> Sequence[Message]:
-        """Return the command that grants new permits after so many messages, once enough are used up."""
+        """Return the command that grants new permits after this many messages, once enough are used up."""
         self._used_permits += messages
         if self._used_permits < self._permits // 2:
             return ()

@@ -83,11 +83,11 @@ def fullest(
     offset: Annotated[int, typer.Option(min=0, help="Number of subscriptions to skip.")] = 0,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of subscriptions shown.")] = 50,
 ) -> None:
-    """List the subscriptions with the most stored acknowledged ranges, and how each stands to the limit.
+    """List the subscriptions with the most stored acknowledged ranges, and how each compares with the limit.
 
     A subscription is full when it has more ranges than managedLedgerMaxUnackedRangesToPersist. The service reads the
     metadata store and the bookies, and loads no topic; a loaded topic may have acknowledged more since its broker last
-    wrote. `ack-state` reads the broker's. Exit code 4: not everything could be read.
+    wrote. `ack-state` reads the broker's memory. Exit code 4: not everything could be read.
 
     Example: pulsar-sidecar subscriptions fullest public/default
     """

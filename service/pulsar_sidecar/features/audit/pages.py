@@ -51,7 +51,7 @@ TABLES: Mapping[str, tuple[str, str]] = {
     "missing": ("Missing ledgers", "References to ledgers that do not exist: their data is lost."),
     "unattributed": ("Ledgers without a known owner", "Nothing references them; they are never deletable."),
     "usage": ("Usage", "Ledgers and bytes of each owner."),
-    "offloaded": ("Tiered storage", "Copies that nothing references, and copies that are missing or not whole."),
+    "offloaded": ("Tiered storage", "Copies that nothing references, and copies that are missing or incomplete."),
 }
 """Title and meaning of each table."""
 

@@ -17,7 +17,7 @@ from pulsar_sidecar.ownership.references import cursor_references, managed_ledge
 
 
 class ScannedTree(Protocol):
-    """Metadata store of a scan; each call reads it anew and whole, or raises `TemporaryError`."""
+    """Metadata store of a scan; each call reads it again completely, or raises `TemporaryError`."""
 
     def ledger_ids(self) -> frozenset[LedgerId]:
         """Return every ledger that has metadata."""

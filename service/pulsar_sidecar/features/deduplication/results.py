@@ -203,7 +203,7 @@ class SequenceRow:
 
     name: str
     stored: int | None
-    """In the snapshot; null if it is not there."""
+    """In the snapshot; null if absent."""
     replayed: int
     """After the replay."""
     replicated_from: str | None = None

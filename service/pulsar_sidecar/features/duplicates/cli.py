@@ -80,8 +80,8 @@ def verify(
     """Prove that a topic holds no message twice, or show which: per producer duplicates, reused ids, ids that go back.
 
     The command reads every entry from the bookies, without a consumer and without fencing; it queries no broker and
-    loads no topic. It opens batches, because their sequence ids lie inside. Entries that are in tiered storage
-    alone, or unreadable, are listed as not seen, and such a topic is never called clean. Gaps are not findings: PIP-6
+    loads no topic. It opens batches, because their sequence ids lie inside. Entries that are only in tiered
+    storage, or unreadable, are listed as not seen, and such a topic is never called clean. Gaps are not findings: PIP-6
     allows them. Messages are compared within a partition, not between partitions.
 
     The command reads a topic with findings twice, the second time to compare payloads.

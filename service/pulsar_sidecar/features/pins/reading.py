@@ -46,7 +46,7 @@ _QUICK_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ListedBytes:
-    """Bytes of a managed ledger's list, one copy; those in tiered storage, and those in tiered storage alone."""
+    """Bytes of a managed ledger's list, one copy; those in tiered storage, and those only there."""
 
     all: int
     tiered: int

@@ -146,7 +146,7 @@ class TopicPins:
     tiered_and_bookies_bytes: int
     """Bytes of these that BookKeeper keeps as well until the deletion lag is over, one copy."""
     tiered_alone_ledgers: int
-    """Number of ledgers that brokers read from tiered storage alone (``bookkeeperDeleted``)."""
+    """Number of ledgers that brokers read only from tiered storage (``bookkeeperDeleted``)."""
     tiered_alone_bytes: int
     """Bytes of these ledgers."""
     pins: tuple[Pin, ...]
@@ -169,7 +169,7 @@ class NamespacePins:
     tiered_bytes: int
     """Bytes of these in tiered storage."""
     tiered_alone_bytes: int
-    """Bytes that brokers read from tiered storage alone (``bookkeeperDeleted``)."""
+    """Bytes that brokers read only from tiered storage (``bookkeeperDeleted``)."""
     unreadable: int
     """Number of topics whose lists cannot be read, and that this response omits."""
     unreadable_topics: tuple[str, ...]

@@ -49,7 +49,7 @@ class SequencedProducers(Protocol):
     """Source of producers, and of the facts needed before."""
 
     def open(self, topic: TopicName, name: str | None) -> SequencedProducer:
-        """Open a producer on the broker that owns the topic now, looked up anew; None lets the broker choose a name.
+        """Open a producer on the broker that owns the topic now, looked up again; None lets the broker choose a name.
 
         Raises:
             ProducerBusyError: another producer of this name is connected, or was until a moment ago.

@@ -259,7 +259,7 @@ def test_a_lost_ledger_costs_a_broker_the_tracker_and_the_pip_time(site: Site) -
     _filled(site, 3)
     del site.storage.snapshots[LedgerId(1)]
     before = copy.deepcopy((site.storage.snapshots, site.properties.properties))
-    with pytest.raises(RecoveryFailedError, match="does not exist"):
+    with pytest.raises(RecoveryFailedError, match="no longer exists"):
         site.recovered()
     assert (site.storage.snapshots, site.properties.properties) == before
     site.behaviour = Behaviour.AS_PIP

@@ -147,7 +147,7 @@ def run(
     --bookkeeper-exclusive-to-cluster if this BookKeeper serves only this Pulsar cluster; without it there is no plan.
 
     With --offloaded the audit also compares tiered storage with the lists: copies that nothing references, and copies
-    that are missing or not whole. Unreferenced ones join the plan by the same rules.
+    that are missing or incomplete. Unreferenced ones join the plan by the same rules.
 
     The Spark job pyspark_jobs/orphan_ledgers/job.py takes the same options and writes the same tables.
 

@@ -48,8 +48,8 @@ def stuck(
     """Find deduplication cursors that retain ledgers although deduplication is off, or that lag: bytes and remedy.
 
     A cursor is left over where deduplication is off and no broker has loaded the topic since. It lags where brokers
-    took no snapshot for long. Cursors that retain most bytes come first. The service reads the metadata store and the
-    bookies, reads policies and the lists of loaded topics from brokers, and loads no topic.
+    took no snapshot for a long time. Cursors that retain most bytes come first. The service reads the metadata store
+    and the bookies, reads policies and the lists of loaded topics from brokers, and loads no topic.
 
     A dump holds no topic policies, and an older position of a topic that was loaded: conclusions from these are marked
     as not certain. It does not hold the length of a topic's last ledger: a lag within that is not found.
@@ -66,7 +66,7 @@ def stuck(
         show_made(ctx, found, _stuck_lines(found))
     elif enabled:
         raise InvalidInputError(
-            "--broker-deduplication-enabled requires --dump; without a dump the service asks the brokers"
+            "--broker-deduplication-enabled requires --dump; without a dump the service queries the brokers"
         )
     else:
         parameters = {"entries": entries, "sizeBytes": size_bytes, "most": limit}

@@ -30,7 +30,7 @@ _MOST_ASKED: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class DeduplicationHealth:
-    """Stuck cursors and slow topic loads; each call reads brokers' policies anew. Thread-safe."""
+    """Stuck cursors and slow topic loads; each call rereads brokers' policies. Thread-safe."""
 
     stored: StoredDeduplications
     policies: Policies

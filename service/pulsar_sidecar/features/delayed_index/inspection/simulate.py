@@ -224,7 +224,7 @@ class Simulator:
         """
         if settings.shared_index and (subscription is not None or cancelled):
             raise InvalidInputError(
-                "a shared index is one for all subscriptions and knows no cancellations: leave both out"
+                "a shared index is one for all subscriptions and supports no cancellations: omit both"
             )
         configuration, now_ms = self.tracker(), self.clock.now_ms()
         found = []

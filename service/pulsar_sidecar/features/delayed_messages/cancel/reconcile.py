@@ -137,7 +137,7 @@ def _end(cancellation: Cancellation, is_held: bool, policy: DelayPolicy, watched
         # A consumer that received the message may have acknowledged it since.
         reason = (
             "it is acknowledged, but it may have been delivered: between the last look before its due time and the "
-            "first one after it the topic was loaded anew, the cursor was moved, or no sidecar looked"
+            "first one after it the topic was reloaded, the cursor was moved, or no sidecar looked"
         )
         end = CancellationStatus.UNKNOWN, Cause.UNWATCHED, reason
     else:

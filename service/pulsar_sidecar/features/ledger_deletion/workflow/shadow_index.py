@@ -194,7 +194,7 @@ class ShadowIndex:
             self._read_all(is_watched)
         finally:
             with self._turn:
-                # If it fails again and again, it loads the servers no more than the setting allows.
+                # If it fails repeatedly, it loads the servers no more than the setting allows.
                 self._is_urgent = False
                 self._slow_down()
 

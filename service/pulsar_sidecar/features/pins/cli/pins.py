@@ -118,7 +118,7 @@ def _heading(one: results.TopicPins) -> str:
 
 
 def _tiered(tiered: int, alone: int) -> str:
-    return f", {format_bytes(tiered)} in tiered storage ({format_bytes(alone)} there alone)" if tiered else ""
+    return f", {format_bytes(tiered)} in tiered storage ({format_bytes(alone)} only there)" if tiered else ""
 
 
 def _as_of(read_ms: int) -> str:
