@@ -156,7 +156,7 @@ def test_what_failed_is_not_known(shell: Terminal, cluster: FakeCluster) -> None
     assert f"not known: {ORDERS}: subscriptions: a bookie does not respond" in ran.out
     assert "not known: deletions: no metadata store" in ran.out
     assert "not known entries read to index delayed messages" not in ran.out
-    assert "2 topics with clients, loaded again at once; not known of 1 topic" in ran.out
+    assert "2 topics with clients, loaded again at once; unknown for 1 topic" in ran.out
     cluster.failing = dict.fromkeys(cluster.topics, TemporaryError("no"))
     assert (
         "not known acknowledged entries delivered again; not known of 3 topics"
