@@ -159,7 +159,7 @@ def test_what_failed_is_not_known(shell: Terminal, cluster: FakeCluster) -> None
     assert "2 topics with clients, loaded again at once; unknown for 1 topic" in ran.out
     cluster.failing = dict.fromkeys(cluster.topics, TemporaryError("no"))
     assert (
-        "not known acknowledged entries delivered again; not known of 3 topics"
+        "not known acknowledged entries delivered again; unknown for 3 topics"
         in shell.run("rehearse", "broker", BROKER).out
     )
 
