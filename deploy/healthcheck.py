@@ -1,6 +1,6 @@
 """The image's HEALTHCHECK: whether the sidecar of this container answers, where its environment lets it listen.
 
-With an argument it asks there instead of `/livez`: `/readyz` fails while the cluster is away.
+With an argument it requests that path instead of `/livez`: `/readyz` fails while the cluster is down.
 
 Where a configuration file sets `listen` or TLS, or callers need certificates, give the container a check of its own.
 """

@@ -23,7 +23,7 @@ EXECUTOR_OPTIONS = {
 
 
 def command(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """What to execute; `KeyError` if a variable that Spark sets is missing."""
+    """Return the command to execute; raise `KeyError` if a variable that Spark sets is missing."""
     if words[:1] == ["driver"]:
         bound = f"spark.driver.bindAddress={environment['SPARK_DRIVER_BIND_ADDRESS']}"
         submit = f"{environment['SPARK_HOME']}/bin/spark-submit"
@@ -41,7 +41,7 @@ def command(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
 
 
 def java_options(environment: Mapping[str, str]) -> list[str]:
-    """Those that are numbered in the environment, in their order, and the memory."""
+    """Return the environment's numbered options in order, and the memory."""
     numbered = {
         int(found[1]): option
         for name, option in environment.items()

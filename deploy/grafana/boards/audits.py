@@ -1,4 +1,4 @@
-"""What the last audit of each cluster found."""
+"""Findings of the last audit of each cluster."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -199,9 +199,7 @@ class EtcdGateway:
         except _LostError as error:
             if not error.sent:
                 raise self._unreachable(what, error) from error
-            raise OutcomeUnknownError(
-                f"the answer was lost to: {what} ({error}); read it again, then decide"
-            ) from error
+            raise OutcomeUnknownError(f"no response to: {what} ({error}); read it again, then decide") from error
         except _Refusal as error:
             raise RefusedError(what, error) from error
 

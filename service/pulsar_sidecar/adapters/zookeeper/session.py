@@ -99,7 +99,7 @@ def reading_failed(error: Exception, what: str) -> TemporaryError:
 def writing_failed(error: Exception, what: str) -> SidecarError:
     """Return the error to raise when ``what`` got no usable response from the store."""
     if is_lost(error):
-        return OutcomeUnknownError(f"the answer was lost to: {what} ({_cause(error)}); read it again, then decide")
+        return OutcomeUnknownError(f"no response to: {what} ({_cause(error)}); read it again, then decide")
     return TemporaryError(f"could not {what}: {_cause(error)}; nothing was changed")
 
 

@@ -354,7 +354,7 @@ class ServiceStatus:
     as_of_ms: int
     """Time of reading; older than a few seconds only while the cluster does not respond."""
     reclaimed: Reclaim | None = None
-    """Last reading of the space that bookies have reclaimed of the last day's deletions, as ``reclaimed`` returns it;
+    """Last reading of the space that bookies have reclaimed from the last day's deletions, as ``reclaimed`` returns it;
     the sidecar reads it every 15 minutes; null before the first."""
 
 

@@ -170,7 +170,7 @@ _ALWAYS: Final[Mapping[PinCause, Sequence[Remedy]]] = {
     ),
     PinCause.REPLACED_COPY: (
         Remedy(
-            "let the sidecar read the copy in tiered storage, and delete BookKeeper's if that is whole",
+            "let the sidecar read the copy in tiered storage, and delete BookKeeper's if the copy is complete",
             "pulsar-sidecar topics delete-ledger {topic}{component}",
         ),
     ),

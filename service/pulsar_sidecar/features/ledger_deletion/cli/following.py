@@ -1,7 +1,7 @@
 """``topics delete``: request the deletion of one topic or of many, and follow each until it has ended.
 
 Invariants: every name is checked before the first topic is deleted; a topic is reported as deleted only if the service
-answered so.
+reported it.
 """
 
 import sys

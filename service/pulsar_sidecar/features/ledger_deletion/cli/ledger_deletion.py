@@ -96,8 +96,8 @@ def append(
 def status(ctx: Context) -> None:
     """Print the state of the service: settings, pending work, registered sidecars.
 
-    What bookies have reclaimed of the last day's deletions is a few minutes old; `ledger-deletion reclaimed` queries
-    them now.
+    The space that bookies have reclaimed from the last day's deletions is a few minutes old; `ledger-deletion
+    reclaimed` queries them now.
 
     Example: pulsar-sidecar --output-format json ledger-deletion status
     """
@@ -129,7 +129,7 @@ def reclaimed(
     ctx: Context,
     hours: Annotated[float, typer.Option(min=0.01, help="Include only deletions from the last HOURS hours.")] = 24.0,
 ) -> None:
-    """Show what bookies have reclaimed of deleted ledgers.
+    """Show the space that bookies have reclaimed from deleted ledgers.
 
     These are recorded ledgers that the sidecars, or brokers before them, have deleted. Unrecorded ledgers,
     such as those of a trim, are not counted.

@@ -1,4 +1,4 @@
-"""``pulsar-sidecar topics`` and ``namespaces``: deletions, of shadow topics and single ledgers too."""
+"""``pulsar-sidecar topics`` and ``namespaces``: deletions, including those of shadow topics and single ledgers."""
 
 import math
 from typing import Annotated

@@ -286,7 +286,7 @@ def _add_changes(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.get("/ledger-deletion/dead-letters")
     @takes(Right.CLUSTER_STATE)
     def dead_letters(parameters: Annotated[requests.DeadLetterParameters, Query()]) -> list[results.DeadLetter]:
-        """List the dead letters, oldest first: records that the sidecars gave up."""
+        """List the dead letters, oldest first: records that the sidecars gave up on."""
         return service.dead_letters(parameters.limit, parameters.after)
 
     @routes.post("/ledger-deletion/dead-letters/redrive")

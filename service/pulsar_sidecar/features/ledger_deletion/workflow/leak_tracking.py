@@ -250,7 +250,7 @@ class LeakTracker:
         with self._lock:
             reason = self.brake.reason(now_ms, self._counts.references)
         if reason is not None and self.control.braked is None:
-            log.error("the watch engages its brake", reason=reason)
+            log.error("the watch engaged its brake", reason=reason)
             self.control = self._control_node.brake(reason)
         with self._lock:
             self.brake.accept()

@@ -1,4 +1,4 @@
-"""Space that bookies have reclaimed of deleted ledgers.
+"""Space that bookies have reclaimed from deleted ledgers.
 
 A bookie gives space back in two steps. A collection removes ledgers without metadata from its index, and deletes the
 entry-log files in which no ledger is left; compaction rewrites the others. The first step is proven once the
@@ -79,7 +79,7 @@ class Reclaiming:
             self._clock.wait_seconds(max(_STATUS_PERIOD_SECONDS, took * _LONGEST_SHARE), stop)
 
     def reclaimed(self, hours: float, stop: StopSignal) -> Reclaim:
-        """Return the space that bookies have reclaimed of recorded ledgers deleted in the last ``hours``.
+        """Return the space that bookies have reclaimed from recorded ledgers deleted in the last ``hours``.
 
         Raises:
             TemporaryError: the outcome topic or the metadata store could not be read.
