@@ -1,4 +1,4 @@
-"""The image's HEALTHCHECK: whether the sidecar of this container answers, where its environment lets it listen.
+"""The image's HEALTHCHECK: a request to the sidecar of this container, at the address in its environment.
 
 With an argument it requests that path instead of `/livez`: `/readyz` fails while the cluster is down.
 

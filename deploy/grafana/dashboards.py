@@ -23,7 +23,7 @@ DIRECTORY: Final = Path(__file__).parent / "dashboards"
 
 
 def dashboards() -> Mapping[str, Dashboard]:
-    """Every dashboard by the name of its file."""
+    """Dashboards by the names of their files."""
     return {
         "overview": overview(),
         "deletion": deletion(),
@@ -34,7 +34,7 @@ def dashboards() -> Mapping[str, Dashboard]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check; 1 when a file is out of date."""
+    """Write or check the files; return 1 if one is out of date."""
     written = {path.name: path.read_text(encoding="utf-8") for path in DIRECTORY.glob("*.json")}
     made = {
         f"{name}.json": json.dumps(each, cls=JSONEncoder, indent=2, sort_keys=True) + "\n"

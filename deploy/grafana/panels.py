@@ -1,4 +1,4 @@
-"""The few forms that every dashboard is made of, over the builders of Grafana's own SDK.
+"""Forms from which all dashboards are built, over the builders of Grafana's own SDK.
 
 Invariant: a panel explains itself. Its description names what is counted, and where a query may find nothing, the panel
 shows why instead of "No data".
@@ -119,7 +119,7 @@ def board(
 
 
 def variable(name: str, label: str, metric: str, *, of: str = "") -> dashboard_builder.QueryVariable:
-    """The values that a label of a metric has: several may be chosen, and at first all are."""
+    """Values of a metric's label: several may be chosen, and all are by default."""
     chosen = f"{metric}{{{of}}}" if of else metric
     return (
         dashboard_builder.QueryVariable(name)
@@ -136,7 +136,7 @@ def variable(name: str, label: str, metric: str, *, of: str = "") -> dashboard_b
 
 
 def _widths(panels: Sequence[Panel]) -> Sequence[tuple[Panel, int]]:
-    """Six figures or two graphs side by side at most; a last line that is not full is widened."""
+    """At most six figures or two graphs side by side; an incomplete last row is widened."""
     widths: list[tuple[Panel, int]] = []
     for form in (stat.Panel, (statetimeline.Panel, timeseries.Panel)):
         of_form = [panel for panel in panels if isinstance(panel, form)]

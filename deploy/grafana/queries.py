@@ -1,4 +1,4 @@
-"""PromQL that every dashboard asks in.
+"""PromQL queries of all dashboards.
 
 Gauges are the same from each sidecar of a cluster, so the largest is shown; counters are each sidecar's own, so they
 are added up.
@@ -33,7 +33,7 @@ def rate(metric: str, *by: str, labels: str = "") -> str:
 
 
 def increase(metric: str, *by: str) -> str:
-    """In the whole time that is shown."""
+    """Return the increase over the selected time range."""
     return f"sum by ({', '.join(by or ('cluster',))}) (increase({chosen(metric)}[$__range]))"
 
 
@@ -46,7 +46,7 @@ def of_topic(metric: str, labels: str = "") -> str:
 
 
 def per_topic(metric: str, of: str = "") -> dict[str, str]:
-    """One line per topic, since all sidecars look at the watched ones; ``of`` is what it is a part of."""
+    """One line per topic, since all sidecars watch the same ones; ``of`` is the whole of which it is a part."""
     return {"{{topic}}": f"max by (topic) ({_part(metric, of)})"}
 
 

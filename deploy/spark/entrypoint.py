@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Starts what Spark asks of a pod on Kubernetes, "driver ..." or "executor", or any other command as it is.
+"""Starts what Spark requests of a pod on Kubernetes, "driver ..." or "executor", or any other command unchanged.
 
 The words and variables are those that Spark's own features of pods write (DriverCommandFeatureStep,
 BasicExecutorFeatureStep).

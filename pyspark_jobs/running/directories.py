@@ -170,10 +170,10 @@ def _reason(error: Exception) -> str:
 def demand_files(directory: Directory, wanted: Mapping[str, str]) -> None:
     """Refuse, as `InvalidInputError`, a directory that has not exactly these Parquet files with these digests."""
     if directory.tables() != set(wanted):
-        raise InvalidInputError(f"{directory.place} does not contain exactly the files that it names; make it again")
+        raise InvalidInputError(f"{directory.place} does not contain exactly the files that it names; create it again")
     for name, sha256 in directory.digests(sorted(wanted)).items():
         if sha256 != wanted[name]:
-            raise InvalidInputError(f"{directory.below(name)} does not match its SHA-256; make the directory again")
+            raise InvalidInputError(f"{directory.below(name)} does not match its SHA-256; create the directory again")
 
 
 @dataclass(frozen=True, slots=True)

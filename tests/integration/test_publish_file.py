@@ -200,7 +200,7 @@ def test_the_broker_has_forgotten_and_the_checkpoint_is_lost(setup: Setup, tmp_p
     one.killed(*BEHIND_A_CHECKPOINT)
     forget(setup, one.topic)
     checkpoint_path(one.file, NAME).unlink()
-    one.refused("at last the sequence id", "--fresh")
+    one.refused("most recently the sequence id", "--fresh")
     one.published()
     one.check_each_once_in_order()
 

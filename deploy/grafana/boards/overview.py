@@ -128,5 +128,5 @@ def overview() -> Dashboard:
 
 
 def _of_sidecars(expression: str) -> str:
-    """Metrics of a process do not name the cluster; whoever is a sidecar has `pulsar_sidecar_info` beside them."""
+    """Metrics of a process do not name the cluster; every sidecar has `pulsar_sidecar_info` beside them."""
     return f"{expression} and on (job, instance) {chosen('pulsar_sidecar_info')}"

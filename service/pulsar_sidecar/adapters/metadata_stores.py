@@ -30,7 +30,7 @@ class StoreAddress:
 
     Attributes:
         text: the URL in Pulsar's form.
-        product: the store's name, for people.
+        product: the store's display name.
         servers: servers by ``host:port``.
         chroot: path below which the cluster keeps its nodes; "" for the root.
     """

@@ -36,7 +36,7 @@ def traces_wanted(environment: Mapping[str, str]) -> bool:
     name, protocol = next(((name, environment[name]) for name in _PROTOCOLS if environment.get(name)), ("", _PROTOCOL))
     if protocol != _PROTOCOL:
         raise InvalidInputError(
-            f"the sidecar sends traces by {_PROTOCOL} only, and {name} is {protocol}; remove it, and name the "
+            f"the sidecar sends traces over {_PROTOCOL} only, and {name} is {protocol}; remove it, and name the "
             "collector's HTTP port, which is 4318 by default"
         )
     return True

@@ -27,7 +27,7 @@ def discovered_url(issuer: str, name: str, trusted: Path | None) -> str:
     except (requests.RequestException, OSError) as error:
         raise TemporaryError(f"{issuer}{_PATH} cannot be read ({type(error).__name__})") from error
     if not isinstance(document, dict):
-        raise TemporaryError(f"{issuer}{_PATH} was answered with status {answer.status_code} and no document")
+        raise TemporaryError(f"{issuer}{_PATH} was answered with status {answer.status_code} and without a document")
     if document.get("issuer") != issuer:
         raise TemporaryError(f"{issuer}{_PATH} names another issuer; write its URL exactly as the document has it")
     url = document.get(name)

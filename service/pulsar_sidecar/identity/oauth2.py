@@ -87,7 +87,7 @@ class OAuth2Tokens:
                 now = self._clock.monotonic_seconds()
             if now < self._expires_at:
                 return self._token
-            raise self._failure or UnreachableError(f"the issuer {self._request.issuer} has given no token")
+            raise self._failure or UnreachableError(f"the issuer {self._request.issuer} has not issued a token")
 
     def _fetch(self) -> None:
         try:
@@ -120,7 +120,7 @@ class OAuth2Tokens:
             )
         token = document.get("access_token")
         if answer.status_code != requests.codes.ok or not isinstance(token, str) or not token:
-            raise TemporaryError(f"the issuer {asked.issuer} answered {answer.status_code} and no token")
+            raise TemporaryError(f"the issuer {asked.issuer} answered {answer.status_code} without a token")
         seconds = document.get("expires_in")
         return token, float(seconds) if isinstance(seconds, int | float) and seconds > 0 else _LIFETIME_SECONDS
 

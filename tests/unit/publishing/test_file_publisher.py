@@ -607,7 +607,7 @@ def test_a_fresh_name() -> None:
     before = "has published to persistent://public/default/records before"
     refused(job, f"{before}, up to the sequence id 72", is_fresh=True)
     job.forget()
-    refused(job, f"{before}, at last the sequence id 72, at 1:3; choose another", is_fresh=True)
+    refused(job, f"{before}, most recently the sequence id 72, at 1:3; choose another", is_fresh=True)
 
 
 def test_a_topic_without_deduplication() -> None:

@@ -36,12 +36,12 @@ _NOT_SENT = (
 )
 """Failures before anything was sent."""
 _SILENCE_SECONDS = 60.0
-"""Silence after which a stream is begun again: a member that vanished sends nothing either."""
+"""Silence after which a stream is restarted: a member that vanished sends nothing either."""
 _REPORT_SECONDS = 3.0
 _REPEAT_PAUSE_SECONDS = 0.1
 _KEPT_CONNECTIONS = 64
 _LOST_CODES = frozenset({1, 2, 4, 10, 13, 14, 15})
-"""gRPC's codes after which a write may have been applied: etcd reports a lost leader or its own timeout so."""
+"""gRPC's codes after which a write may have been applied: etcd reports a lost leader or its own timeout this way."""
 _RETRYABLE_CODES = _LOST_CODES | {8}
 _NOT_FOUND: Final = 5
 _NOT_PERMITTED: Final = 7

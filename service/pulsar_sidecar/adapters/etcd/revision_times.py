@@ -1,7 +1,7 @@
 """The store's time, and times before which etcd's revisions were made; etcd itself keeps no times of keys.
 
 Each response has the member's clock, to a second, and the store's revision: everything up to that revision was made
-before that time. Such marks, one a minute and fewer of long ago, are kept in a node of the store, so that they
+before that time. Such marks, one per minute, fewer from long ago, are kept in a node of the store, so that they
 outlive a sidecar. The time of a revision is that of the first mark that is not older: never too early, so an age is
 never overestimated. A revision after the last mark counts as made just now.
 

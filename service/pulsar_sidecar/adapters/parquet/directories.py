@@ -38,7 +38,7 @@ def read_manifest(directory: Path, kind: InputKind) -> Manifest:
 
     `InvalidInputError`: no such directory, another kind, or a file is missing or too many.
     """
-    manifest = parse_manifest(read_document(directory, MANIFEST_NAME, f"; make the {kind.value} again"))
+    manifest = parse_manifest(read_document(directory, MANIFEST_NAME, f"; create the {kind.value} again"))
     if manifest.kind is not kind:
         raise InvalidInputError(f"{directory} is a {manifest.kind.value}, not a {kind.value}")
     demand_files(directory, {file.path for file in manifest.files}, MANIFEST_NAME)
@@ -92,9 +92,9 @@ def demand_sha256(path: Path, sha256: str) -> None:
     try:
         found = sha256_of(path)
     except OSError as error:
-        raise InvalidInputError(f"{path} cannot be read ({error.strerror}); make it again") from error
+        raise InvalidInputError(f"{path} cannot be read ({error.strerror}); create it again") from error
     if found != sha256:
-        raise InvalidInputError(f"{path} does not match its SHA-256; make the directory again")
+        raise InvalidInputError(f"{path} does not match its SHA-256; create the directory again")
 
 
 def sha256_of(path: Path) -> str:
@@ -146,7 +146,7 @@ def _advice_about_stores(directory: Path) -> str:
 def demand_files(directory: Path, wanted: Collection[str], name: str) -> None:
     """Refuse, as `InvalidInputError`, a directory without exactly the Parquet files that its document names."""
     if {path.relative_to(directory).as_posix() for path in directory.rglob("*.parquet")} != set(wanted):
-        raise InvalidInputError(f"{directory} does not contain exactly the files of its {name}; make it again")
+        raise InvalidInputError(f"{directory} does not contain exactly the files of its {name}; create it again")
 
 
 def _directories(directory: Path, depth: int) -> Iterator[Path]:
@@ -168,7 +168,7 @@ def _archived(path: Path) -> ArchivedDirectory | None:
             input_digests = frozenset(read.sha256 for read in summary.inputs.values())
             digest = sha256_of(path / SUMMARY_NAME)
             return ArchivedDirectory(path, KIND, summary.instance_id, digest, summary.store_time_ms, input_digests)
-        manifest = parse_manifest(read_document(path, MANIFEST_NAME, "; make it again"))
+        manifest = parse_manifest(read_document(path, MANIFEST_NAME, "; create it again"))
         demand_files(path, {file.path for file in manifest.files}, MANIFEST_NAME)
         time_ms = manifest.machine_times[1] if manifest.as_of is None else manifest.as_of.store_time_ms
         digest = sha256_of(path / MANIFEST_NAME)

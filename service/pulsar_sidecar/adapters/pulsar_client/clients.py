@@ -1,7 +1,7 @@
 """The Pulsar client: opening it with the sidecar's identity, and reading with it.
 
 Invariant: one client per process; its opener closes it before the interpreter ends, because the C++ client's threads
-deliver receipts to Python. Their log lines take another way (`client_log`).
+deliver receipts to Python. Their log lines take another path (`client_log`).
 
 Reading a topic from a time on: to seek, a broker closes the reader's consumer, and the client reopens it in the
 background. A request in between finds no consumer at the broker (seen on 3.3.6: ``BrokerMetadataError: Consumer not

@@ -31,7 +31,7 @@ class SnapshotFile:
         """Use the file at ``path``; skip paths below the chroot with a beginning in ``skip``.
 
         Raises:
-            InvalidInputError: ZooKeeper gives no file such a name.
+            InvalidInputError: ZooKeeper gives no file a name like this.
         """
         self.source = Source(SourceKind.ZOOKEEPER_SNAPSHOT, str(path))
         self._path = path

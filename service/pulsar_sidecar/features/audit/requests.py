@@ -186,7 +186,7 @@ class RowsRequest:
 
     Attributes:
         equal: values that rows must have, by column; a column that the table lacks matches no row.
-        largest_first: True to sort by size, not by ledger id; usage is always sorted so.
+        largest_first: True to sort by size, not by ledger id; usage always is.
     """
 
     equal: Mapping[str, str] = field(default_factory=dict)

@@ -210,7 +210,7 @@ def verified(
             rolling.feed(data)
             report(rolling.end, marks[-1].end)
         if rolling.marks()[-1].sha256 != mark.sha256:
-            same = f"the same up to byte {before}" if before else "another one from the beginning, or replaced"
+            same = f"the same up to byte {before}" if before else "different from the beginning, or replaced"
             raise ConflictError(
                 f"the file has changed between the bytes {before} and {mark.end}, which are published: it is {same}; "
                 "restore the bytes that were published, or publish the new file under another producer name"

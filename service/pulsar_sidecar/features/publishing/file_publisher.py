@@ -231,7 +231,7 @@ class FilePublisher:
                     tail = self.tails.read_back(topic, start, self.request.producer_name)
                 if self.request.is_fresh and tail.records:
                     last = tail.records[-1]
-                    self._refuse_used_name(topic, f"at last the sequence id {last.offset}, at {last.position}")
+                    self._refuse_used_name(topic, f"most recently the sequence id {last.offset}, at {last.position}")
             found = resume_point(pushed, point, tail)
             publisher.know_stored(index, found.after)
             self._resume.append(found)

@@ -174,7 +174,7 @@ class PartitionPublisher:
                 if is_enough():
                     return
                 if not self._take_receipts(producer, _RECEIPT_SECONDS):
-                    self._check_timeout("the broker gave no receipt")
+                    self._check_timeout("the broker sent no receipt")
             except TemporaryError as error:
                 self.drop_producer()
                 self._pause(error)

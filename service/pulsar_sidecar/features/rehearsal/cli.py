@@ -41,7 +41,7 @@ def broker(
 ) -> None:
     """Show the work if this broker died now: redeliveries, rebuilding, topic loads; and its duration.
 
-    Totals first, each with its source, then the topics with the most to do. The command changes nothing. It asks the
+    Totals first, each with its source, then the topics with the most to do. The command changes nothing. It queries the
     broker itself, so it cannot rehearse one that hangs. Exit code 4: a number lacks topics whose look-up failed.
 
     Example: pulsar-sidecar rehearse broker http://10.0.0.7:8080

@@ -76,7 +76,7 @@ def rehearsal_of(
 
     Args:
         contents: the broker's topics and clients.
-        looks: look-ups by topic; a topic that is not there was not looked at.
+        looks: look-ups by topic; a missing topic was not looked at.
         deletions: deletions under way; None where two-phase deletion is off.
         measured: measurements and assumptions of the seconds.
         as_of_ms: time of the first look-up.

@@ -127,7 +127,7 @@ class Judge:
     def status_by_age(
         self, age_ms: int, first_seen_ms: int | None, *, changed: bool
     ) -> tuple[OrphanStatus, str, int | None]:
-        """Return the status of what nothing references, the reason, and when it was first seen so.
+        """Return the status of what nothing references, the reason, and when it was first seen unreferenced.
 
         ``first_seen_ms`` is of the earlier audit; ``changed`` since that one.
         """

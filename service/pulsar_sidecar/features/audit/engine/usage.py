@@ -4,7 +4,7 @@ References of single nodes are summed by their owner; those to missing ledgers a
 
 BookKeeper assigns ids in ascending order. So a reference to a ledger that is younger than every ledger that was seen
 was created while the inputs were taken, and proves nothing: the next audit calls it missing, or none does. A compaction
-cursor's node continues to name the compacted ledger that it named when its cursor ledger was begun. Where the same
+cursor's node continues to name the compacted ledger that it named when its cursor ledger began. Where the same
 cursor names a younger one, compaction has replaced the older and deleted it: the older is not missing.
 """
 

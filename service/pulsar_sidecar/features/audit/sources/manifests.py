@@ -96,7 +96,7 @@ class Manifest(Document, frozen=True, kw_only=True):
         zxids: range of the reading, in the store's order.
         as_of: time of the reading, by the store; None for a listing without metadata.
         counts: rows by subtree (of a dump's nodes) and by table; of an offload listing, by location.
-        left_out: parts that were not read because the user chose so.
+        left_out: parts that were not read by the user's choice.
         allows_deletion: True if a ledger that nothing here references may be deleted, given the other guards;
             ``reservations`` are the reasons against it.
         machine_times: times of start and end by this machine's clock, for people; never for ages.
