@@ -88,7 +88,7 @@ class MadeUpCluster:
     def of(
         cls, ledgers: int, orphan_share: float = 0.001, lists: tuple[int, ...] = LISTS, *, is_wide: bool = False
     ) -> "MadeUpCluster":
-        """One with about so many ledgers, whose ids are spread over 32 bits if it ``is_wide``."""
+        """One with about this many ledgers, whose ids are spread over 32 bits if it ``is_wide``."""
         of_a_group = sum(lists) + len(lists) + 1
         return cls(max(1, round(ledgers / of_a_group / (1 + orphan_share))), orphan_share, lists, is_wide)
 

@@ -42,7 +42,7 @@ class BookkeeperPeer:
         return self._program.pid
 
     def delete(self, first: int, count: int) -> float:
-        """Delete the ledgers with these ids; how many seconds it took."""
+        """Delete the ledgers with these ids; return the seconds that it took."""
         self._program.write_line(f"{first} {count}")
         nanoseconds, failed = self._program.read().split()
         if failed != "0":

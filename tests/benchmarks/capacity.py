@@ -1,4 +1,4 @@
-"""Needs of a whole sidecar beside so many topics: memory, and seconds until it is ready, has deleted and watches.
+"""Needs of a whole sidecar beside this many topics: memory, and seconds until it is ready, has deleted and watches.
 
 The nodes are real, in a real ZooKeeper beside one bookie and one broker: for each topic a list, a cursor, a schema and
 ten ledgers. Brokers have loaded none of them, but one more topic, which is deleted as soon as the sidecar is ready.

@@ -186,7 +186,7 @@ def _at_rest(url: str) -> _Listened:
 
 
 def _listen(takes_per_echo: int, url: str, pipe: Connection) -> None:
-    """Receive changes until asked to end; an echo precedes one in so many takes, and the last."""
+    """Receive changes until asked to end; an echo precedes every n-th take, and the last."""
     listened = _Listened()
     balance = ReferenceCounts()
     with closing(ZooKeeperChanges(url, _CLOCK)) as changes, closing(ZooKeeperMetadataStore(url, _CLOCK)) as store:

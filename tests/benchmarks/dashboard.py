@@ -89,10 +89,10 @@ def run(arguments: argparse.Namespace) -> Iterator[Table]:
 
 
 def _made_audits(place: Path, findings: int) -> Path:
-    """A directory with one audit that found so many."""
+    """A directory with one audit with this many findings."""
 
     class Leaking(MadeUpCluster):
-        """A small cluster with so many orphans."""
+        """A small cluster with this many orphans."""
 
         __slots__ = ()
 
@@ -225,7 +225,7 @@ def _left_open(sidecar: SidecarProcess, version: str, seconds: int) -> Table:
 
 @contextmanager
 def _tabs(url: str, count: int) -> Iterator[list[float]]:
-    """Read the page as so many visible tabs do, each of its live parts in its own time; yield the seconds waited."""
+    """Read the page as this many visible tabs do, each of its live parts in its own time; yield the seconds waited."""
     waits: list[float] = []
     ended = threading.Event()
 

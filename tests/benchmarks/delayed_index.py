@@ -54,8 +54,8 @@ class Round:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--messages", type=int, default=400_000, help="delayed messages, due at random times")
     parser.add_argument("--ledgers", type=int, default=8, help="that they are in")
-    parser.add_argument("--hours", type=float, default=1, help="within which they fall due")
-    parser.add_argument("--batch", type=int, default=1_000, help="so many are added and handed out at a time")
+    parser.add_argument("--hours", type=float, default=1, help="within which they come due")
+    parser.add_argument("--batch", type=int, default=1_000, help="number added and delivered at a time")
     parser.add_argument("--rounds", type=int, default=5)
 
 

@@ -192,7 +192,7 @@ def _bare(addresses: ClusterAddresses) -> Iterator[Contender]:
 
 
 class SidecarUnderLoad:
-    """A sidecar that is paused while records are made, and then let go."""
+    """A sidecar that is paused while records are made, and then resumed."""
 
     def __init__(self, sidecar: SidecarProcess, store: ZooKeeperMetadataStore, backlog: BacklogGauge) -> None:
         self._sidecar = sidecar

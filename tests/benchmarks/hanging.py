@@ -96,5 +96,5 @@ def _shown(answered: Answered) -> str:
 def _readiness(sidecar: SidecarProcess) -> str:
     began = time.monotonic()
     if not holds_soon(lambda: sidecar.is_ready, _READY_SECONDS):
-        return f"Not ready {_READY_SECONDS:.0f} s after they go on: {ask(sidecar, 'GET', '/readyz').reason}"
-    return f"Ready again {time.monotonic() - began:.1f} s after they go on."
+        return f"Not ready {_READY_SECONDS:.0f} s after they resume: {ask(sidecar, 'GET', '/readyz').reason}"
+    return f"Ready again {time.monotonic() - began:.1f} s after they resume."

@@ -189,7 +189,7 @@ class _Bench:
             self.done[cell] += len(ledgers)
 
     def _round(self, cells: Sequence[Cell], count: int) -> None:
-        """Do so many operations of each cell, in any order; with kills, kill both brokers once meanwhile."""
+        """Do this many operations of each cell, in any order; with kills, kill both brokers once meanwhile."""
         makers: Mapping[Operation | Control, Callable[[Sequence[TopicName]], list[Call]]] = {
             Operation.TOPIC_DELETION: self._topic_deletions,
             Operation.TRIM: self._trims,

@@ -101,7 +101,7 @@ def _publish(addresses: ClusterAddresses, records: Iterable[PendingDeleteLedgerI
 
 
 def _drain(addresses: ClusterAddresses, pid: int) -> list[Sample]:
-    """A sample every quarter of a second, until nothing waits any more."""
+    """A sample every quarter of a second, until nothing waits."""
     gauge = backlog_gauge(addresses)
     started = time.monotonic()
     samples: list[Sample] = []

@@ -218,7 +218,7 @@ def _leaks(arguments: argparse.Namespace, plain: Sequence[_Killed], recorded: Se
             "promised and ended by sidecars",
             "of them left that nothing references",
             "others that killed brokers had made and not linked",
-            "subscriptions that brokers cannot delete any more",
+            "subscriptions that brokers can no longer delete",
         ),
         rows,
     )

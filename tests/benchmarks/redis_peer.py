@@ -37,7 +37,7 @@ class RedisPeer:
         self._pipelined([["ZADD", key, str(index), member] for index, member in enumerate(members)])
 
     def remove_all(self, key: str, members: Sequence[str]) -> float:
-        """Remove each by a command of its own, a thousand on their way at a time; how many seconds it took."""
+        """Remove each by a command of its own, a thousand in flight at a time; return the seconds that it took."""
         begin = time.perf_counter()
         removed = self._pipelined([["ZREM", key, member] for member in members])
         seconds = time.perf_counter() - begin

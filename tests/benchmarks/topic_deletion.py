@@ -109,7 +109,7 @@ class _Cluster:
         self._client.close()
 
     def namespace(self, topics: int = 0) -> str:
-        """A new namespace with so many topics that are loaded nowhere."""
+        """A new namespace with this many topics, none of them loaded."""
         name = f"{_TENANT}/{unique()}"
         requests.put(f"{self._web}/admin/v2/namespaces/{name}", json={}, timeout=_REQUEST_SECONDS).raise_for_status()
         paths = [f"{name}/filling-{number}" for number in range(topics)]

@@ -71,7 +71,7 @@ def chromium() -> Iterator[Any]:
 
 @contextmanager
 def looking(launched: Any, **context: Any) -> Iterator[Look]:
-    """Yield a tab without cookies; at its end the browser must not have complained, and have asked one host only."""
+    """Yield a tab without cookies; at its end the browser must have had no complaint, and called one host only."""
     opened = launched.new_context(**context)
     look = Look(opened.new_page())
     hosts: set[str] = set()

@@ -7,7 +7,7 @@ from tests.cluster.sidecars import SidecarProcess
 
 
 def giving_up_after(tries: int) -> Mapping[str, object]:
-    """Return settings of a sidecar that gives up records soon.
+    """Return settings of a sidecar that soon gives up on records.
 
     Brokers deliver a delay of a second at once, so a few tries end before a ledger has the age that other tests demand.
     """

@@ -81,7 +81,7 @@ class OpenLoopClient:
         return Latencies(*json.loads(self._process.stdout.readline()))
 
     def over(self, seconds: float) -> Latencies:
-        """The next so many seconds."""
+        """The next seconds, as many as given."""
         self.take()
         time.sleep(seconds)
         return self.take()

@@ -275,7 +275,7 @@ class Oracles:
             assert read == list(payloads), f"S2: {topic} has {len(payloads)} messages and {len(read)} were read"
 
     def _read(self, topic: TopicName) -> tuple[list[bytes]] | None:
-        """Return the topic's messages; None while its bookies are away."""
+        """Return the topic's messages; None while its bookies are down."""
         try:
             return (self._workload.read_all(topic),)
         except pulsar.PulsarException:

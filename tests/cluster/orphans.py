@@ -76,7 +76,7 @@ class OrphanMaker:
         self.topics = tuple(self._closed)
 
     def make(self, count: int, side_by_side: int = 1) -> list[Orphan]:
-        """Make so many ledgers, the topics taking turns with some side by side."""
+        """Make this many ledgers, the topics taking turns with some side by side."""
         turns = (topic for topic in itertools.cycle(self.topics) for _ in range(side_by_side))
         orphans = [Orphan(LedgerId(next(self._ids)), next(turns)) for _ in range(count)]
         # BookKeeper's own driver removes a directory with its last ledger, so they are looked for every time.

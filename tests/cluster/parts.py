@@ -49,7 +49,7 @@ class Parts:
         return [*self.subscriptions, *self.schemas]
 
     def broken(self, workload: Workload) -> set[str]:
-        """Return subscriptions that 4.0.8 brokers cannot delete any more.
+        """Return subscriptions that 4.0.8 brokers can no longer delete.
 
         A broker deletes a bucket's ledger before its pointer; if it dies between the two, it leaves a dangling
         reference, and the next broker always returns 500.
@@ -124,7 +124,7 @@ def delete_parts(url: str, paths: Sequence[str], answered: Callable[[], object] 
 
 
 def delete_rest(workload: Workload, url: str, parts: Parts, paths: Sequence[str]) -> None:
-    """Retry deletions that failed while brokers were down, except those that no broker can complete any more."""
+    """Retry deletions that failed while brokers were down, except those that no broker can complete now."""
     left = set(paths)
 
     def is_done() -> bool:

@@ -131,7 +131,7 @@ class Setup:
         return f"/admin/v2/rehearsal/brokers/{self.cluster.addresses.member_urls[broker].removeprefix('http://')}"
 
     def settled(self, broker: str, in_flight: int) -> Rehearsal | None:
-        """Return a rehearsal once so many messages are in flight, and the broker has stored its cursors."""
+        """Return a rehearsal once this many messages are in flight, and the broker has stored its cursors."""
         told = self.rehearsal(broker)
         if counts(told)[Consequence.IN_FLIGHT] != in_flight:
             return None

@@ -101,7 +101,7 @@ def test_while_the_server_stands_still_it_is_reported_and_then_for_how_long(serv
             server.thaw()
         until(lambda: max(listener.observed) > 0.3, "the late answer has come")
         count = len(listener.observed)
-        until(lambda: len(listener.observed) > count + 5, "it goes on")
+        until(lambda: len(listener.observed) > count + 5, "it continues")
 
 
 def test_closing_does_not_wait_for_a_server_that_stands_still(server: LoneZooKeeper) -> None:
@@ -154,7 +154,7 @@ def test_the_benchmarks_client_measures_reads_and_writes(server: LoneZooKeeper) 
 
 @dataclass
 class SmallSteps:
-    """Allows so many deletions at a time, and counts transactions."""
+    """Allows this many deletions at a time, and counts transactions."""
 
     most: int
     sent: int = 0

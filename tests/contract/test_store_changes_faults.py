@@ -84,7 +84,7 @@ def cut(changes: ZooKeeperChanges) -> None:
 
 
 def wait_for_another(before: object, changes: ZooKeeperChanges) -> None:
-    """Until the connection is there again; that it was away may be over between two looks."""
+    """Until the connection is back; it may be lost and restored between two looks."""
     until(
         lambda: client_of(changes).connected and client_of(changes)._connection._socket is not before,
         "the connection is there again",
@@ -244,7 +244,7 @@ def _make_and_remove(url: str, paths: list[str]) -> None:
 
 
 def test_who_reads_everything_after_each_break_misses_nothing(url: str, store: ZooKeeperMetadataStore) -> None:
-    """A copy that follows the events, and is read anew when they may be missing, ends as the store does."""
+    """A copy that follows the events, and is read again when they may be missing, ends as the store does."""
     store.create("/managed-ledgers/t", b"")
     whole = ZooKeeperWholeStore(url, CLOCK, ROOT)
     copy: dict[str, bytes] = {}

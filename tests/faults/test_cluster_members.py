@@ -95,7 +95,7 @@ def test_members_fail_and_return(
 
 
 def end_flapping(scene: Scene, supervisor: Supervisor) -> None:
-    """Start the bookies again where their registrations keep changing since ZooKeeper was away.
+    """Start the bookies again where their registrations keep changing since ZooKeeper was down.
 
     Seen on 4.0.8 after eight of the ten seconds that their sessions last: both bookies removed and made their
     registrations hundreds of times a second until they were started again half an hour later, and brokers found "not

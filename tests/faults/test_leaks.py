@@ -83,7 +83,7 @@ class Leaks:
         self._scene.workload.unload(topic)
 
     def leak(self, topics: int = TOPICS_EACH) -> frozenset[LedgerId]:
-        """Take so many topics' lists away; the ledgers that were in them."""
+        """Remove this many topics' lists; return the ledgers that were in them."""
         chosen, self._whole = self._whole[:topics], self._whole[topics:]
         assert len(chosen) == topics, "more leaks than were prepared"
         leaked = frozenset[LedgerId]()
@@ -112,7 +112,7 @@ class Truth:
         self._scene, self._log = scene, log
 
     def demand_all(self, leaked: frozenset[LedgerId], sidecar: SidecarProcess) -> None:
-        """Demand evidence of all these ledgers; an operator releases the watch if it brakes for so many."""
+        """Demand evidence of all these ledgers; an operator releases the watch if it brakes for their number."""
         until(
             lambda: self.evidenced(set(leaked)) == leaked,
             f"there is evidence of all of {sorted(leaked)}\n{sidecar.log()}",

@@ -31,7 +31,7 @@ FROZEN_SECONDS = (4.5, 8.0)
 
 
 def prepared(scene: Scene, rng: random.Random, directory: Path, sidecars: int) -> Stimuli:
-    """Prepare enough topics and ledgers for so many sidecars, none of which runs."""
+    """Prepare enough topics and ledgers for this many sidecars, none of which runs."""
     stimuli = Stimuli(scene, rng, directory)
     stimuli.prepare(topics=2 * sidecars, orphans=ORPHANS_EACH * sidecars)
     stimuli.delete_some(scene.sidecar, TO_BRING_BACK)

@@ -45,7 +45,7 @@ def small(full_run: None, special_cluster: ClusterFactory) -> Iterator[AckStateS
 
 
 def dug(small: AckStateSetup, count: int) -> Holes:
-    """Return a topic with so many holes, of which the broker has written only the first few."""
+    """Return a topic with this many holes, of which the broker has written only the first few."""
     holes = small.holes()
     with holes.consumer() as consumer:
         for entries in (WRITTEN, 2 * count - WRITTEN):

@@ -1,4 +1,4 @@
-"""The log of cancellations on real brokers: what compaction takes away, a follower that was away forgets too."""
+"""The log of cancellations on real brokers: a follower that was disconnected forgets what compaction removed, too."""
 
 import threading
 from collections.abc import Iterator

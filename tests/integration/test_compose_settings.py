@@ -1,4 +1,4 @@
-"""The images' entry script replaces only settings that stand in the distribution's files; those of ours must."""
+"""The images' entry script replaces only settings in the distribution's files, so ours must be there."""
 
 import re
 from pathlib import Path

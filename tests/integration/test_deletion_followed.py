@@ -49,7 +49,7 @@ def deletion_of(scene: Scene, sidecar: SidecarProcess, topic: TopicName) -> str:
 
 
 def ended_at(sidecar: SidecarProcess, location: str) -> str:
-    """Return the state in which a deletion ended; right after its end, the note that tells of it may not be there."""
+    """Return the state in which a deletion ended; right after its end, its note may not exist yet."""
 
     def look() -> str | None:
         answer = sidecar.request("GET", location)

@@ -25,7 +25,7 @@ def delete(scene: Scene, pair: Pair) -> dict[str, object]:
 
 
 def check(scene: Scene, pair: Pair) -> None:
-    """Demand that only the source is left of the pair, also for a broker that loads it anew."""
+    """Demand that only the source is left of the pair, also for a broker that reloads it."""
     for source in pair.sources:
         scene.workload.unload(source)
     pair.demand_only_the_source(scene.workload)

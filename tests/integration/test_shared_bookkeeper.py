@@ -1,4 +1,4 @@
-"""Another Pulsar cluster's ledgers in the same BookKeeper: nothing of it is deleted, and what can be seen is seen.
+"""Another Pulsar cluster's ledgers in the same BookKeeper: none of them is deleted, and visible signs are reported.
 
 What a second cluster's brokers would leave in this BookKeeper is made by hand: ledgers whose claims look like ours, and
 the list that names them, below another chroot of the same ZooKeeper.

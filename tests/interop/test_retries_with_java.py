@@ -107,7 +107,7 @@ def leave_the_topics_to_java(scene: Scene) -> None:
 
 
 def counted(message: JavaMessage, tries: int, delay_ms: int) -> dict[str, str]:
-    """Return the message's properties after so many tries."""
+    """Return the message's properties after this many tries."""
     return {**message.properties, "RECONSUMETIMES": str(tries), "DELAY_TIME": str(delay_ms)}
 
 

@@ -140,7 +140,7 @@ class Acts:
         self.sidecars[0].wait_until_ready()
 
     def _dead_letter(self) -> None:
-        """A record whose owner cannot be read is given up, and redriven once it can."""
+        """A record whose owner cannot be read is given up on, and redriven once it can."""
         topic = parse_topic_name(f"persistent://{_NAMESPACE}/unreadable")
         self.workload.fill(topic, 1)
         ledgers = self.workload.ledgers(topic)

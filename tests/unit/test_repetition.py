@@ -1,4 +1,4 @@
-"""No six lines of the product stand in two places; imports, documentation and lone punctuation aside."""
+"""No six lines of the product are in two places; imports, documentation and lone punctuation aside."""
 
 import ast
 from collections import defaultdict

@@ -88,7 +88,7 @@ def test_a_role_that_the_sidecar_takes_for_a_proxys_by_mistake_lends_nothing(gua
 
 @pytest.mark.parametrize("name", ["plain", "a/b ü", "x+y z", "%41%2f", "~!*'()", "q?x=1&y=2;z"])
 def test_a_broker_redirects_a_change_to_what_was_asked_for(cluster: ClusterUnderTest, name: str) -> None:
-    """The redirect encodes the query anew, in another order."""
+    """The redirect encodes the query again, in another order."""
     target = (
         f"/admin/v2/persistent/public/default/{quote(name, safe='')}/subscription/{quote('s/ ü+', safe='')}/skip_all"
         "?x=%2F%20a+b&authoritative=false&y=%C3%BC&x=b;c"

@@ -88,7 +88,7 @@ class AuditedCluster:
         return ledger_id
 
     def living(self, ledger_ids: Iterable[int]) -> None:
-        """Add a topic with these ledgers, such as so many that no guard withholds a plan."""
+        """Add a topic with these ledgers, such as enough for no guard to withhold a plan."""
         ids = [self.ledger(ledger_id) for ledger_id in ledger_ids]
         self.nodes["/managed-ledgers/t/n/persistent/living"] = managed_ledger_bytes(ids)
 

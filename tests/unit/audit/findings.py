@@ -147,7 +147,7 @@ def audit_tables(
 def plan_of(
     orphans: pa.Table, audit_id: str = AUDIT_ID, instance_id: str = INSTANCE_ID, rows: int = 1000
 ) -> PlanSummary:
-    """The plan of the deletable ones among these, fed in batches of so many rows."""
+    """The plan of the deletable ones among these, fed in batches of this many rows."""
     digest = PlanDigest(audit_id, instance_id)
     deletable = orphans.filter(pa.compute.equal(orphans["standing"], OrphanStatus.DELETABLE.value))
     for batch in deletable.combine_chunks().to_batches(max_chunksize=rows):

@@ -1,4 +1,4 @@
-"""``serve`` while the cluster is away: processes, with closed ports and with ports that accept and never respond."""
+"""``serve`` while the cluster is down: processes, with closed ports and with ports that accept and never respond."""
 
 import os
 import signal

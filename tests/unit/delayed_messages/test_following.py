@@ -1,4 +1,4 @@
-"""A sidecar that loses its connection to the log and reads it anew knows what the log holds then, and nothing else."""
+"""A sidecar that loses its connection to the log and rereads it knows exactly what the log then holds."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""Publishing again when receipts are lost, logs are slow, and others go on meanwhile: nothing lost, nothing blocked."""
+"""Publishing again when receipts are lost, logs are slow and others continue: nothing is lost or blocked."""
 
 from collections.abc import Collection
 from itertools import pairwise

@@ -115,7 +115,7 @@ class NamespaceSidecar(Sidecar):
 
 
 def filled(topics: int) -> tuple[StrictPulsar, FakeNamespaceAdmin]:
-    """A namespace with so many topics, every fifth one partitioned, and a neighbour that stays.
+    """A namespace with this many topics, every fifth one partitioned, and a neighbour that stays.
 
     With schemas, brokers' own topics and pending acknowledgements, and a broker that writes once more at the end.
     """

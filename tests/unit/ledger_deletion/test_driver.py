@@ -152,7 +152,7 @@ def test_lost_response_does_not_hide_a_refusal(fake_pulsar: FakePulsar, topic: T
 def test_a_broker_still_at_work_after_a_refusal_leaves_no_orphan(
     fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar
 ) -> None:
-    """The first request was cut off and goes on in the broker; the second was refused."""
+    """The first request was cut off and continues in the broker; the second was refused."""
     fake_pulsar.admin.lose_answer_next(applied=False)
     assert sidecar.delete_topic(topic) is OperationState.RUNNING
     fake_pulsar.admin.hooks.fail_next("delete_topic", REFUSAL)

@@ -58,7 +58,7 @@ def encoded(**changes: object) -> bytes:
 
 
 def test_the_node_is_what_other_versions_read() -> None:
-    """The form is fixed: a sidecar of another version goes on with it."""
+    """The form is fixed: a sidecar of another version continues with it."""
     assert encode_operation(OPERATION) == json.dumps(DOCUMENT, separators=(",", ":")).encode()
     assert decode_node(encoded(), Operation) == OPERATION
 

@@ -1,4 +1,4 @@
-"""Space that bookies have given back of deleted ledgers: counted ledgers, queried bookies, unknown values."""
+"""Space that bookies have reclaimed from deleted ledgers: counted ledgers, queried bookies, unknown values."""
 
 from collections.abc import Mapping, Sequence
 

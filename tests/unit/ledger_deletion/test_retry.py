@@ -1,4 +1,4 @@
-"""``reconsumeLater`` property for property, as a Java consumer would write it and go on with it."""
+"""``reconsumeLater`` property for property, as a Java consumer would write it and continue with it."""
 
 from dataclasses import replace
 

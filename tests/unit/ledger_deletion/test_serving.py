@@ -252,7 +252,7 @@ def test_a_scrape_does_not_wait_for_brokers_that_hang(fake_pulsar: FakePulsar) -
 
 
 class FailingRelease(Steps):
-    """The metadata store does not respond when an operation is let go."""
+    """The metadata store does not respond when an operation is released."""
 
     releases = 0
 

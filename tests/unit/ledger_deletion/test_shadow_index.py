@@ -80,7 +80,7 @@ def indexed() -> Iterator[Indexed]:
 
 
 def several(indexed: Indexed, count: int, pool: ThreadPoolExecutor) -> Sequence[Future[Sequence[Shadow]]]:
-    """Start so many concurrent calls; return once all of them wait."""
+    """Start this many concurrent calls; return once all of them wait."""
     waiting = [pool.submit(indexed.index.shadows_of, {indexed.source}) for _ in range(count)]
     until(lambda: indexed.index._deletions_waiting == count, "all calls wait", SECONDS)
     return waiting

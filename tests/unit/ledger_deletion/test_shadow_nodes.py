@@ -109,7 +109,7 @@ def test_a_deletion_is_read_back_as_it_was_written(deletion: ShadowDeletion) -> 
 
 
 def test_the_node_is_what_other_versions_read() -> None:
-    """The form is fixed: a sidecar of another version goes on with it."""
+    """The form is fixed: a sidecar of another version continues with it."""
     document = {
         "operationId": "op-1",
         "topicName": str(TOPIC),

@@ -60,7 +60,7 @@ def led(fake_pulsar: FakePulsar, service: LedgerDeletion, seconds: float = 10) -
 
 
 def follow(fake_pulsar: FakePulsar, service: LedgerDeletion) -> None:
-    """The watch goes on for as long as it lets a ledger rest that was kept, and more."""
+    """The watch continues for longer than it leaves a kept ledger alone."""
     watch_of(service)._follow(
         StopAfter(fake_pulsar.clock, fake_pulsar.clock.monotonic_seconds() + 300), has_events=True
     )

@@ -1,4 +1,4 @@
-"""The state file gives back what was written, under concurrent changes too, and a reused process id is left alone."""
+"""The state file returns what was written, under concurrent changes too, and a reused process id is left alone."""
 
 import signal
 import subprocess

@@ -25,7 +25,7 @@ def message(number: int, partition: int = 0) -> ReadMessage:
 
 @dataclass
 class FakeSource:
-    """`MessageSource`; so many messages are handed out ``again`` in the middle, as a client may after a failure."""
+    """`MessageSource`; this many messages are delivered ``again`` in the middle, as a client may after a failure."""
 
     stored: list[list[ReadMessage]]
     again: int = 0

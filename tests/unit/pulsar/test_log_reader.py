@@ -92,7 +92,7 @@ class Log:
         return found
 
     def follow(self, until_read: int = 0) -> None:
-        """Until it has caught up, and so many records have come."""
+        """Until it has caught up, and this many records have arrived."""
         self.reader.follow(self.read.extend, self._caught_up, lambda: self._is_over() and len(self.read) >= until_read)
 
     def _caught_up(self, unreadable: int) -> None:

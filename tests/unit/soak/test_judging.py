@@ -1,4 +1,4 @@
-"""A soak calls flat what stays, and nothing that goes on growing."""
+"""A soak calls flat what stays, and nothing that keeps growing."""
 
 import math
 import os

@@ -48,7 +48,7 @@ def test_before_the_store_ever_answered_it_is_this_machines() -> None:
 
 
 class Session:
-    """Answers after so many milliseconds each, having looked at the store's clock at once."""
+    """Answers after this many milliseconds each, having looked at the store's clock at once."""
 
     def __init__(self, clock: FakeClock, *round_trips_ms: int) -> None:
         self.epoch = 1

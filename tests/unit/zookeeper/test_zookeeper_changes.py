@@ -1,4 +1,4 @@
-"""ZooKeeper servers that a real one of today cannot stand for: an old one, and one whose events stay away."""
+"""ZooKeeper servers that a real one of today cannot stand for: an old one, and one whose events do not arrive."""
 
 import socketserver
 import struct

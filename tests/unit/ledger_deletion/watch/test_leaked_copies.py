@@ -170,7 +170,7 @@ def test_copy_left_by_a_failed_offload_is_appended(
 def test_an_upload_that_ends_after_its_attempt_was_replaced(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, dies: bool
 ) -> None:
-    """The broker that lost the topic goes on with it, and dies before it cleans up; the watch's sidecar may, too."""
+    """The broker that lost the topic continues with it, and dies before it cleans up; the watch's sidecar may, too."""
     ledger_id, failed = begin_offload(fake_pulsar, topic, parts=())
     watcher.go(SOON)
     replace_attempt(fake_pulsar, topic, ledger_id)

@@ -127,7 +127,7 @@ class WalkBrokeError(Exception):
 
 @dataclass
 class Truth:
-    """The store's state, and the references that a reader with so many reports may rely on."""
+    """The store's state, and the references that a reader with this many reports may rely on."""
 
     ledgers: set[LedgerId] = field(default_factory=set)
     nodes: dict[str, tuple[bytes, NamedLedgers | None]] = field(default_factory=dict)

@@ -135,7 +135,7 @@ def test_a_leader_that_finds_another_one_after_an_outage_stands_by(
 def test_changes_during_a_walk_are_not_missed(
     fake_pulsar: FakePulsar, topic: TopicName, begun: Watcher, change: str, after: int
 ) -> None:
-    """Node by node, first ledgers and then nodes that may name them; the change comes after so many of them."""
+    """Node by node, first ledgers and then nodes that may name them; the change comes after this many of them."""
     fresh = fake_pulsar.ledger(data_custom_metadata(topic.managed_ledger_name), age_ms=0)
     first = fake_pulsar.listed(topic)[0]
     pieces = iter(range(1_000))

@@ -1,4 +1,4 @@
-"""Sidecars that watch a `FakePulsar`, driven second by second: a loop goes on only while its test lets time pass."""
+"""Sidecars that watch a `FakePulsar`, driven second by second: a loop continues only while its test lets time pass."""
 
 import threading
 from dataclasses import dataclass, field, replace
