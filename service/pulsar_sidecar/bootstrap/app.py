@@ -61,8 +61,8 @@ from pulsar_sidecar.web.peer_client import PeerClient
 
 _CLOSING_SECONDS = 25.0
 _CLOSING_WITHOUT_ZOOKEEPER_SECONDS = 5.0
-_WHILE_THERE_SECONDS = 5.0
-_WHILE_AWAY_SECONDS = 1.0
+_POLL_WHILE_UP_SECONDS = 5.0
+_POLL_WHILE_DOWN_SECONDS = 1.0
 log = structlog.get_logger("pulsar-sidecar")
 
 
@@ -309,8 +309,8 @@ class ClusterWatch:
                 log.exception("dependency query failed unexpectedly", dependency=part)
             else:
                 self._note(part, None)
-            away = self._missing[part] is not None
-            self._clock.wait_seconds(_WHILE_AWAY_SECONDS if away else _WHILE_THERE_SECONDS, self._stop)
+            is_down = self._missing[part] is not None
+            self._clock.wait_seconds(_POLL_WHILE_DOWN_SECONDS if is_down else _POLL_WHILE_UP_SECONDS, self._stop)
 
     def _note(self, part: str, reason: str | None) -> None:
         before, self._missing[part] = self._missing[part], reason

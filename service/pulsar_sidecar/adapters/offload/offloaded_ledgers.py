@@ -169,7 +169,7 @@ class _Bucket:
         try:
             return bytes(obstore.get_range(self._store, key, start=0, length=length))
         except CLIENT_ERRORS as error:
-            raise self._unasked(key, error) from error
+            raise self._query_failed(key, error) from error
 
     def _holds(self, key: str, data_bytes: int, blocks: Iterable[Block]) -> bool:
         try:
@@ -179,7 +179,7 @@ class _Bucket:
                 if not holds_entries(lambda at_most: bytes(reader.read(at_most)), block):
                     return False
         except CLIENT_ERRORS as error:
-            raise self._unasked(key, error) from error
+            raise self._query_failed(key, error) from error
         return True
 
     def _owned(self, copy: OffloadedCopy) -> Mapping[ObjectRole, "GetResult"]:
@@ -199,7 +199,7 @@ class _Bucket:
         except FileNotFoundError:
             return None
         except CLIENT_ERRORS as error:
-            raise self._unasked(key, error) from error
+            raise self._query_failed(key, error) from error
 
     def _listed(self, copy: OffloadedCopy) -> list[str]:
         """Return the objects of a copy that the bucket lists; without a bucket a listing fails, unlike a HEAD."""
@@ -214,7 +214,7 @@ class _Bucket:
                 if max(paths, default="") >= keys[-1]:
                     break
         except CLIENT_ERRORS as error:
-            raise self._unasked(attempt, error) from error
+            raise self._query_failed(attempt, error) from error
         return sorted(found)
 
     def _delete(self, key: str) -> None:
@@ -223,7 +223,7 @@ class _Bucket:
         except FileNotFoundError:
             return
         except (PermissionDeniedError, UnauthenticatedError) as error:
-            raise self._unasked(key, error) from error
+            raise self._query_failed(key, error) from error
         except CLIENT_ERRORS as error:
             raise OutcomeUnknownError(
                 f"it is not known whether {key} was deleted from {self._location} ({type(error).__name__}); try again"
@@ -243,7 +243,7 @@ class _Bucket:
                 "or object locks"
             )
 
-    def _unasked(self, key: str, error: Exception) -> TemporaryError:
+    def _query_failed(self, key: str, error: Exception) -> TemporaryError:
         what = "refuses" if isinstance(error, PermissionDeniedError | UnauthenticatedError) else "cannot be asked for"
         return TemporaryError(
             f"{self._location} {what} {key} ({type(error).__name__}); check that it is reachable and that the offload "

@@ -71,7 +71,7 @@ class PulsarCancellationTopic:
     ) -> None:
         try:
             with self._owners.using(self._topic, own=True) as connection:
-                own = self._producers.on_their_way
+                own = self._producers.in_flight
                 ask_compaction = partial(self._admin.compaction, self._topic)
                 reading = _Reading(connection, self._topic, self._clock, ask_compaction, own)
                 reading.run(apply, caught_up, stopped)

@@ -32,7 +32,7 @@ from pulsar_sidecar.protobuf import PulsarApi_pb2 as api
 _BATCH_RECORDS: Final = 1000
 _BATCH_BYTES: Final = 256 * 1024
 _BATCHES_IN_FLIGHT: Final = 8
-_MOST_ON_THEIR_WAY: Final = 64
+_MOST_IN_FLIGHT: Final = 64
 _ATTEMPTS: Final = 3
 _TIMEOUT_SECONDS: Final = 20.0
 _NO_POSITION: Final = 2**64 - 1
@@ -127,15 +127,15 @@ class LogProducers(IdlePool[TopicName, "_LogProducer"]):
         super().__init__(clock)
         self._owners = owners
         self._topic = topic
-        self.on_their_way: dict[bytes, Sequence[Record]] = {}
+        self.in_flight: dict[bytes, Sequence[Record]] = {}
         """Records of published batches by payload: a reader of the log takes them instead of decoding them."""
 
     def publish(self, records: Sequence[Record]) -> None:
         """Store all records in order; after a `TemporaryError` at least one may not be stored."""
         left = deque(keyed_batches(records, most_records=_BATCH_RECORDS, most_bytes=_BATCH_BYTES))
-        if len(self.on_their_way) > _MOST_ON_THEIR_WAY:
-            self.on_their_way.clear()  # nobody reads them back; whoever begins to decodes them
-        self.on_their_way.update((batch.payload, batch.records) for batch in left)
+        if len(self.in_flight) > _MOST_IN_FLIGHT:
+            self.in_flight.clear()  # nobody reads them back; whoever begins to decodes them
+        self.in_flight.update((batch.payload, batch.records) for batch in left)
         give_up = self._clock.monotonic_seconds() + _TIMEOUT_SECONDS
         failure: Exception | None = None
         for _ in range(_ATTEMPTS):

@@ -106,7 +106,7 @@ def pins_of(facts: TopicFacts) -> tuple[Pin, ...]:
     """Return all pins of the topic, the largest first."""
     listed, own = _listed(facts), _owned_by_cursors(facts)
     holding = [*_cursors(facts), *_policies(facts), *_unmeasured(facts), *_undecodable(facts)]
-    holding += _let_go(facts, holding)
+    holding += _unheld_pins(facts, holding)
     pins = [
         *_measured(holding, listed),
         *(_alone(pin, listed) for pin in _offloaded(facts)),
@@ -275,7 +275,7 @@ def _retention(retention: Retention, retained: Sequence[LedgerFacts], facts: Top
     return Pin(PinCause.RETENTION, "", ids, f"{time}, {size}", ends_ms)
 
 
-def _let_go(facts: TopicFacts, holding: Iterable[Pin]) -> list[Pin]:
+def _unheld_pins(facts: TopicFacts, holding: Iterable[Pin]) -> list[Pin]:
     """Return the pin of ledgers that nothing holds, and no broker has trimmed yet."""
     held = frozenset[LedgerId]().union(*(pin.ledgers for pin in holding))
     left = frozenset(ledger.ledger_id for ledger in facts.ledgers if ledger.entries) - held

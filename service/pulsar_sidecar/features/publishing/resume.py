@@ -24,7 +24,7 @@ from pulsar_sidecar.model.errors import ConflictError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.payloads import payload_hash
 
-_START_ANEW: Final = "publish under another producer name, to a topic that does not hold these records yet"
+_START_OVER: Final = "publish under another producer name, to a topic that does not hold these records yet"
 _BEFORE_THE_FIRST: Final = -1
 """Entry id of the position that an empty topic has."""
 
@@ -128,7 +128,7 @@ def resume_point(pushed: int, point: StoredPoint | None, tail: Tail | None) -> R
         raise ConflictError(
             f"the broker reports {_named(pushed)} for this producer, no checkpoint names an entry of it, and the topic "
             "no longer holds any of the producer's messages: nothing shows that they were of this file. Restore the "
-            f"checkpoint, or {_START_ANEW}"
+            f"checkpoint, or {_START_OVER}"
         )
     return ResumePoint(
         after=newer[-1].offset if newer else known,
@@ -157,18 +157,18 @@ def check_against_file(points: Sequence[ResumePoint], start: int, records: Itera
             if found.payload_hash not in (None, payload_hash(record.payload)):
                 raise ConflictError(
                     f"the file has changed: the record at byte {record.offset} is not the one that the topic holds at "
-                    f"{found.position}; restore the file that was published, or {_START_ANEW}"
+                    f"{found.position}; restore the file that was published, or {_START_OVER}"
                 )
         elif point.is_blank and record.offset < last_known:
             raise ConflictError(
                 f"partition {index} shows nothing of this producer, and the record at byte {record.offset} belongs "
                 f"there, before the record at byte {last_known} that another partition holds: it was trimmed, or "
-                f"never stored. The sidecar cannot determine which; restore the checkpoint, or {_START_ANEW}"
+                f"never stored. The sidecar cannot determine which; restore the checkpoint, or {_START_OVER}"
             )
         elif point.whole_from < record.offset <= point.after:
             raise ConflictError(
                 f"the topic lacks the record at byte {record.offset} in partition {index}, and holds later ones of "
-                f"this producer: the file, the hashing scheme or the number of partitions has changed; {_START_ANEW}"
+                f"this producer: the file, the hashing scheme or the number of partitions has changed; {_START_OVER}"
             )
     for index, left in enumerate(missed):
         if left:
@@ -176,7 +176,7 @@ def check_against_file(points: Sequence[ResumePoint], start: int, records: Itera
                 f"partition {index} has the sequence id {min(left)} of this producer, and no record of the file that "
                 "belongs there begins at this byte: the file was shrunk or changed, its format or hashing scheme is "
                 "another one, its last line was published with --complete, or the number of partitions has changed; "
-                f"{_START_ANEW}"
+                f"{_START_OVER}"
             )
 
 
@@ -192,8 +192,8 @@ def _reaches_back(point: StoredPoint, tail: Tail) -> bool:
 
 def _remedy(point: StoredPoint) -> str:
     if point.offset is None:
-        return f"if it was nothing, delete the checkpoint and repeat the command; otherwise {_START_ANEW}"
-    return _START_ANEW
+        return f"if it was nothing, delete the checkpoint and repeat the command; otherwise {_START_OVER}"
+    return _START_OVER
 
 
 def _check_own(point: StoredPoint, tail: Tail) -> None:
@@ -201,7 +201,7 @@ def _check_own(point: StoredPoint, tail: Tail) -> None:
         raise ConflictError(
             f"the checkpoint names {point.position} as the entry of the record at byte {point.offset}, and there is "
             "another message: this is not the topic that was published to, or it was deleted and created again; "
-            f"{_START_ANEW}"
+            f"{_START_OVER}"
         )
 
 
@@ -211,7 +211,7 @@ def _check_whole(records: Sequence[StoredRecord]) -> None:
         if each.payload_hash is None:
             raise ConflictError(
                 f"the topic does not hold the whole record at byte {each.offset}, only what is at {each.position}, and "
-                f"brokers take it for stored: it was published while deduplication was off; {_START_ANEW}"
+                f"brokers take it for stored: it was published while deduplication was off; {_START_OVER}"
             )
 
 
@@ -220,7 +220,7 @@ def _check_ascending(records: Sequence[StoredRecord]) -> None:
         if following.offset <= one.offset:
             raise ConflictError(
                 f"the topic holds the sequence id {following.offset} of this producer at {following.position}, after "
-                f"{one.offset} at {one.position}: it was published to while deduplication was off; {_START_ANEW}"
+                f"{one.offset} at {one.position}: it was published to while deduplication was off; {_START_OVER}"
             )
 
 

@@ -51,7 +51,7 @@ class _OpenCancellations:
             self.unpersisted.add(position)
         if position not in self.open:
             if self.noted > 2 * len(self.open) + _FEW_FORGOTTEN:
-                self._note_dues_anew()
+                self._recompute_dues()
             self._note_due(cancellation)
         self.open[position] = cancellation
         self.unseen.discard(position)
@@ -87,7 +87,7 @@ class _OpenCancellations:
         self.due[cancellation.deliver_at_ms // 1000].append(cancellation.position)
         self.noted += 1
 
-    def _note_dues_anew(self) -> None:
+    def _recompute_dues(self) -> None:
         # A sidecar that only follows the log never takes expired cancellations.
         self.due.clear()
         self.noted = 0

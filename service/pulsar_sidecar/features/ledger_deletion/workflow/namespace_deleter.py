@@ -273,7 +273,7 @@ class NamespaceDeleter:
     def _pass(self, progress: Progress, leftovers: Leftovers) -> Pass:
         deletion = progress.held.deletion
         if presence(self.store, deletion) is Presence.THERE:
-            self._delete_what_is_there(progress, leftovers)
+            self._delete_contents(progress, leftovers)
         now = presence(self.store, deletion)
         if now is Presence.THERE:
             return self._postpone(progress, leftovers, progress.reason or f"{deletion.namespace} still exists")
@@ -285,7 +285,7 @@ class NamespaceDeleter:
                 raise PermanentError(f"{deletion.namespace} is deleted, but part of it remains: {kept}")
         return self._ended(progress, leftovers)
 
-    def _delete_what_is_there(self, progress: Progress, leftovers: Leftovers) -> None:
+    def _delete_contents(self, progress: Progress, leftovers: Leftovers) -> None:
         deletion, contents = progress.held.deletion, leftovers.contents
         try:
             # Since the last pass the namespace may have got another cluster, or forced deletion may have been

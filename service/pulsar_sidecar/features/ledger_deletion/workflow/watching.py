@@ -74,9 +74,9 @@ class LeakWatch:
         self._steps = steps
         self._leadership = Leadership(ports.store, LEADER, encoded(instance))
         self._lock = threading.Lock()
-        self._started_anew()
+        self._reset_watch()
 
-    def _started_anew(self) -> None:
+    def _reset_watch(self) -> None:
         """Reset all state, since nothing shows which changes an interruption missed."""
         self._counts = ReferenceCounts()
         configuration, ports, counts, lock = self._configuration, self._ports, self._counts, self._lock
@@ -106,7 +106,7 @@ class LeakWatch:
             finally:
                 with self._lock:
                     self._tracker.append_requests.give_up()
-                    self._started_anew()
+                    self._reset_watch()
                 self._resign()
 
     def _resign(self) -> None:
