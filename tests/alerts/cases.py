@@ -65,7 +65,7 @@ CASES = [
         until=9,
     ),
     Case("PulsarSidecarsFewerThanExpected", "sidecars-end", 20, "1 sidecar of local is left.", until=9),
-    Case("PulsarSidecarsMissing", "sidecars-end", 5, "No sidecar answers.", {}),
+    Case("PulsarSidecarsMissing", "sidecars-end", 5, "No sidecar responds.", {}),
     Case(
         "PulsarSidecarNotReady",
         "brokers-hang",
