@@ -15,12 +15,18 @@ from pulsar_sidecar.local_cluster.spec import ClusterNotFoundError, ClusterSpec
 from pulsar_sidecar.model.errors import SidecarError
 
 from tests.cluster.choosing import chosen_cluster, local_cluster, version_under_test
-from tests.cluster.running import ClusterUnderTest, LocalClusterUnderTest
+from tests.cluster.running import (
+    ClusterUnderTest,
+    ComposeClusterUnderTest,
+    ExternalClusterUnderTest,
+    LocalClusterUnderTest,
+)
 from tests.cluster.sidecars import sidecars_logs
 from tests.cluster.threads import busy_threads
 from tests.summary.plugin import reason_of
 
 ClusterFactory = Callable[..., AbstractContextManager[ClusterUnderTest]]
+CLUSTERS = (LocalClusterUnderTest, ComposeClusterUnderTest, ExternalClusterUnderTest)
 
 _LINES_OF_A_MEMBER = 1_000
 _COMPLAINTS = re.compile(r"\b(WARN(ING)?|ERROR|FATAL|CRITICAL)\b", re.IGNORECASE)
@@ -92,7 +98,7 @@ def pytest_runtest_makereport(
     if report.failed:
         sidecars, members = _sidecars_lines(item), {}
         for value in getattr(item, "funcargs", {}).values():
-            if hasattr(value, "log") and _has_addresses(value):
+            if isinstance(value, CLUSTERS) and _has_addresses(value):
                 members |= _members_logs(value) | _threads(value)
                 if isinstance(value, LocalClusterUnderTest):
                     report.sections += _mended(value)
