@@ -1,7 +1,6 @@
 """The command line as an operator types it, against a running sidecar of a real cluster."""
 
 import json
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -55,38 +54,6 @@ def test_appended_ledgers_are_deleted(scene: Scene, tmp_path: Path) -> None:
     )
     count = done(sidecar.command("broker-stats", "estimated-inflight-deletion-ledger-count", "--output", "json"))
     assert (count.json["count"], count.json["oldestAgeMs"]) == (0, None)
-
-
-def test_append_refuses_bad_records(scene: Scene, tmp_path: Path) -> None:
-    sidecar = scene.sidecar
-    append = ("ledger-deletion", "append")
-    failed(sidecar.command(*append, "1"), REFUSED, "--topic")
-    failed(sidecar.command(*append, "1", "--topic", "non-persistent://public/default/x"), REFUSED, "not persistent")
-    failed(sidecar.command(*append, "--topic", "x", "--", "-1"), REFUSED, "LEDGER_ID")
-    failed(sidecar.command(*append, str(2**63), "--topic", "x"), REFUSED, "LEDGER_ID")
-    broken = tmp_path / "broken.jsonl"
-    broken.write_text('{"ledgerId": 1}\n{"ledgerId": \n')
-    failed(sidecar.command(*append, "--file", str(broken)), REFUSED, "line 2")
-    broken.write_text('{"ledgerId": 1, "surprise": 2}\n')
-    failed(sidecar.command(*append, "--file", str(broken)), REFUSED, "surprise")
-    failed(sidecar.command(*append, "--file", str(tmp_path / "nowhere")), REFUSED, "nowhere")
-
-
-def test_pause_rate_and_resume(scene: Scene) -> None:
-    sidecar = scene.sidecar
-    status = status_of(sidecar)
-    assert (status["enabled"], status["control"]["paused"], status["lastError"]) == (True, False, None)
-    paused = done(sidecar.command("ledger-deletion", "pause", "--reason", "a test", "--output", "json")).json
-    assert (paused["paused"], paused["pausedReason"]) == (True, "a test")
-    assert "a test" in done(sidecar.command("ledger-deletion", "status")).stdout
-    limited = done(sidecar.command("ledger-deletion", "rate", "250", "--output", "json")).json
-    assert (limited["ratePerSecond"], limited["paused"]) == (250, True)
-    resumed = done(sidecar.command("--output", "json", "ledger-deletion", "resume")).json
-    unpaused = {"paused": False, "pausedReason": None, "pausedBy": None, "pausedSinceMs": None}
-    assert resumed == {**unpaused, "ratePerSecond": 250}
-    done(sidecar.command("ledger-deletion", "rate", "none"))
-    assert status_of(sidecar)["control"] == {**unpaused, "ratePerSecond": None}
-    failed(sidecar.command("ledger-deletion", "rate", "fast"), REFUSED, "none")
 
 
 def test_drained_lists_work_left_by_an_uninstall(scene: Scene) -> None:
@@ -162,36 +129,6 @@ def test_deleting_several_topics(scene: Scene) -> None:
     assert workload.existing(used.data) == used.data
 
 
-def test_publishing_a_file_exactly_once(scene: Scene, tmp_path: Path) -> None:
-    workload, addresses, topic = scene.workload, scene.cluster.addresses, scene.topic("publish me")
-    file = tmp_path / "lines.txt"
-    file.write_text("a\nb\nhalf")
-    command = (
-        *("publish", str(file), str(topic), "--producer-name", "n", "--output", "json"),
-        *("--broker-service-url", addresses.broker_service_url),
-        *("--web-service-url", ",".join(addresses.web_service_urls)),
-    )
-    failed(run_command(*command), REFUSED, "does not exist")
-    workload.admin("PUT", workload.of_topic(topic))
-    failed(run_command(*command), REFUSED, "set-deduplication")
-    workload.admin("POST", workload.of_topic(topic, "deduplicationEnabled"), True)
-    until(
-        lambda: workload.admin("GET", workload.of_topic(topic, "stats"))["deduplicationStatus"] == "Enabled",
-        "the topic is deduplicated",
-    )
-    assert done(run_command(*command, "--dry-run", "--complete")).json["records"] == 3
-    unfinished = run_command(*command)
-    assert (unfinished.exit_code, unfinished.json["stored"], unfinished.json["unfinishedAt"]) == (4, 2, 4)
-    assert shlex.join(["pulsar-sidecar", *command[:5]]) in unfinished.stderr
-    finished = done(run_command(*command, "--complete")).json
-    counts = ("records", "storedEarlier", "stored", "duplicatesRefused")
-    assert [finished[each] for each in counts] == [3, 1, 1, 1]  # the last known record is sent again, as a proof
-    assert done(run_command(*command)).json["stored"] == 0
-    failed(run_command(*command, "--fresh"), REFUSED, "--fresh was given, and there is a checkpoint")
-    file.write_text("A\nb\nhalf")
-    failed(run_command(*command), REFUSED, "changed between the bytes 0 and ")
-
-
 def of_component(left: TopicLedgers, component: LedgerComponent) -> int:
     (ledger_id, *_) = left.of(component)
     return ledger_id
@@ -230,15 +167,6 @@ def test_deleting_single_ledgers_and_bringing_one_back(scene: Scene) -> None:
     assert workload.existing([in_use])
 
 
-def test_dead_letters(scene: Scene) -> None:
-    sidecar = scene.sidecar
-    listed = done(sidecar.command("ledger-deletion", "dlq", "list", "--limit", "5", "--output", "json")).json
-    assert isinstance(listed, list)
-    done(sidecar.command("ledger-deletion", "dlq", "list"))
-    redriven = done(sidecar.command("ledger-deletion", "dlq", "redrive", str(2**50), "--output", "json")).json
-    assert redriven["redriven"] == 0
-
-
 def test_dead_letters_are_listed_page_by_page(scene: Scene) -> None:
     ledger_ids = [2**50 + number for number in range(5)]
     about = {"topicName": str(scene.topic("never")), "ledgerType": "LEDGER", "ledgerComponent": "MANAGED_LEDGER"}
@@ -260,21 +188,6 @@ def test_dead_letters_are_listed_page_by_page(scene: Scene) -> None:
     assert table.splitlines()[0].startswith("ledger id")
     redriven = scene.sidecar.command("ledger-deletion", "dlq", "redrive", *map(str, ledger_ids), "--output", "json")
     assert done(redriven).json["redriven"] == len(ledger_ids)
-
-
-def test_commands_without_a_sidecar(scene: Scene) -> None:
-    nowhere = "http://127.0.0.1:9"
-    for command in (
-        ("ledger-deletion", "status"),
-        ("topics", "delete", "public/default/x"),
-        ("ledger-deletion", "resume"),
-    ):
-        failed(run_command("--admin-url", nowhere, *command), UNREACHABLE, nowhere)
-    failed(run_command("--admin-url", "ftp://x", "ledger-deletion", "status"), REFUSED, "http://")
-    failed(run_command("--admin-url", nowhere, "ledger-deletion", "explode"), REFUSED, "explode")
-    # A broker answers that it is no sidecar.
-    broker = scene.cluster.addresses.web_service_urls[0]
-    assert run_command("--admin-url", broker, "ledger-deletion", "status").exit_code == REFUSED
 
 
 def test_serving_needs_settings_that_fit(scene: Scene) -> None:
