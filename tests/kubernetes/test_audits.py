@@ -1,7 +1,6 @@
 """The nightly audit as the chart makes it: a CronJob's pod, and on Spark a driver's pod with executors beside it."""
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,9 +42,8 @@ def test_what_brokers_left_is_found_in_two_nights_and_deleted_by_the_sidecars(
     audited.run_job_of(CRON_JOB, "embedded-second")
     tally.fault("nightly audit, embedded", 2)
     newest = "newest=$(ls -d /audits/audits/* | tail -1)"
-    show = f"{newest}; pulsar-sidecar audit apply $newest --output-format json"
-    plan = answer(run_beside(audited, "embedded-plan", show))["plan"]
-    apply = f"{newest}; pulsar-sidecar audit apply $newest --execute --plan {plan} --output-format json"
+    (shown,) = answers(run_beside(audited, "embedded-plan", f"{newest}; {apply_on_one_line('$newest')}"))
+    apply = f"{newest}; pulsar-sidecar audit apply $newest --execute --plan {shown['plan']} --output-format json"
     run_beside(audited, "embedded-apply", apply)
     scene.oracles.add_accepted(left.all)
     until(lambda: not scene.workload.existing(left.all), "the sidecars have deleted what the audit found")
@@ -78,10 +76,9 @@ def test_spark_makes_the_plan_that_the_embedded_engine_makes(
         pulsar-sidecar audit run --dump $here/dumps/$newest --listing $here/listings/$newest --output /tmp/again \
             --previous $here/audits/$before {_OPTIONS} >&2 || [ $? -eq 2 ]
         for made in $here/audits/$newest /tmp/again; do
-            pulsar-sidecar audit apply $made --output-format json | tr -d '\\n'; echo
+            {apply_on_one_line("$made")}
         done"""
-    printed = run_beside(audited, "spark-compared", again).splitlines()
-    of_spark, embedded = (json.loads(line) for line in printed if line.startswith("{"))
+    of_spark, embedded = answers(run_beside(audited, "spark-compared", again))
     assert of_spark["plan"] == embedded["plan"]
     assert of_spark["ledgers"], "the plan has no ledgers, so its hash compares nothing"
 
@@ -104,8 +101,11 @@ def run_beside(release: Release, name: str, script: str) -> str:
     return release.wait_for_job(name)
 
 
-def answer(text: str) -> dict[str, Any]:
-    """Return the JSON document in a command's output."""
-    found = re.search(r"\{.*\}", text, re.DOTALL)
-    assert found, text
-    return json.loads(found.group())
+def apply_on_one_line(audit: str) -> str:
+    """Return a command that prints the plan so that a pod's log, which mixes both of its streams, keeps it whole."""
+    return f"pulsar-sidecar audit apply {audit} --output-format json | tr -d '\\n'; echo"
+
+
+def answers(text: str) -> list[dict[str, Any]]:
+    """Return the JSON documents of one line each in a command's output."""
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
