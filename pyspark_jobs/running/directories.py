@@ -104,7 +104,7 @@ class Directory:
         try:
             return bool(self._system.exists(path))
         except Exception as error:  # whatever the JVM throws for this file system
-            raise InvalidInputError(f"{self.place} cannot be searched for ({_reason(error)})") from error
+            raise InvalidInputError(f"{self.place} cannot be checked ({_reason(error)})") from error
 
     def _close_to_others(self, status: Any) -> None:
         rights = OWNERS_DIRECTORY if status.isDirectory() else OWNERS_FILE

@@ -32,7 +32,7 @@ def test_an_output_that_cannot_be_looked_for_is_not_taken_for_absent() -> None:
     system = SimpleNamespace(makeQualified=lambda path: path, exists=refuse)
     spark = spark_with(SimpleNamespace(getFileSystem=lambda _: system))
     with (
-        pytest.raises(InvalidInputError, match=r"cannot be searched for \(403\)"),
+        pytest.raises(InvalidInputError, match=r"cannot be checked \(403\)"),
         Directory(spark, "s3a://b/a").making(),
     ):
         pass
