@@ -16,7 +16,7 @@ def audits() -> Dashboard:
         "Pulsar sidecar: audits",
         "What the last audit of each cluster found, from its metrics.prom.",
         [variable("cluster", "Cluster", f"{AUDIT}_timestamp_seconds")],
-        {"Findings": _FINDINGS, "Unreferenced ledgers": _ORPHANS, "What may be trusted": _TRUST},
+        {"Findings": _FINDINGS, "Unreferenced ledgers": _ORPHANS, "Data quality": _TRUST},
     )
 
 
@@ -76,7 +76,10 @@ _ORPHANS: Final[Sequence[Panel]] = [
         _found("orphan_ledgers", "standing"),
     ),
     _lines_of_orphans(
-        "Their bytes", "By status; excludes ledgers of unknown size.", _found("orphan_bytes", "standing"), unit="bytes"
+        "Bytes by status",
+        "By status; excludes ledgers of unknown size.",
+        _found("orphan_bytes", "standing"),
+        unit="bytes",
     ),
     _lines_of_orphans("By kind", "By what they belonged to.", _found("orphan_ledgers_by_kind", "kind")),
     _lines_of_orphans(

@@ -16,7 +16,7 @@ def deletion() -> Dashboard:
         "Pulsar sidecar: ledger deletion",
         "Two-phase deletion (PIP-186) and the watch for leaked ledgers.",
         [CLUSTER],
-        {"Two phases": _TWO_PHASES, "How fast": _PACE, "The watch": _WATCH},
+        {"Two phases": _TWO_PHASES, "Speed": _PACE, "The watch": _WATCH},
     )
 
 
@@ -26,10 +26,10 @@ _figure_of_watch, _lines_of_watch = partial(figure, empty=NO_WATCH), partial(lin
 
 _TWO_PHASES: Final[Sequence[Panel]] = [
     _figure_of_deletion(
-        "Records that wait", "Backlog over all partitions and the retry topic.", largest(f"{DELETION}_inflight")
+        "Pending records", "Backlog over all partitions and the retry topic.", largest(f"{DELETION}_inflight")
     ),
     figure(
-        "Oldest of them",
+        "Oldest pending record",
         "Age of the oldest pending record.",
         largest(f"{DELETION}_oldest_pending_age_seconds"),
         empty="no record waits",
@@ -37,7 +37,7 @@ _TWO_PHASES: Final[Sequence[Panel]] = [
         limits={3_600: ORANGE, 86_400: RED},
     ),
     figure(
-        "Their bytes",
+        "Pending bytes",
         "Estimated from the mean length of ledgers deleted lately.",
         largest(f"{DELETION}_waiting_bytes"),
         empty="no ledger was deleted yet, so no mean length is known",

@@ -82,7 +82,7 @@ def overview() -> Dashboard:
             ],
             "Work": [
                 lines(
-                    "Records that wait",
+                    "Pending records",
                     "Ledgers whose deletion is recorded and not finished.",
                     {"{{cluster}}": largest(f"{DELETION}_inflight")},
                     empty=OFF,

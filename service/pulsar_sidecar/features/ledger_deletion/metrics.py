@@ -173,7 +173,7 @@ class DeletionMetrics(Collector):
 def _values(readings: GaugeReadings) -> dict[str, tuple[str, float | None]]:
     inflight, limit = readings.inflight, readings.adaptive_limit
     return {
-        "inflight": ("Records that wait: backlog over partitions and retry.", inflight.count if inflight else None),
+        "inflight": ("Pending records: backlog over partitions and retry.", inflight.count if inflight else None),
         "oldest_pending_age_seconds": (
             "Age of the oldest record that waits; absent when none does.",
             _seconds(inflight.oldest_age_ms if inflight else None),
