@@ -6,7 +6,7 @@ import pytest
 from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.features.ledger_deletion.results import OperationState
 from pulsar_sidecar.features.ledger_deletion.second_phase.decide import OutcomeReason
-from pulsar_sidecar.features.ledger_deletion.second_phase.retry import REASON, RECONSUMETIMES, RetryPolicy
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import MAX_EARLY_MS, REASON, RECONSUMETIMES, RetryPolicy
 from pulsar_sidecar.model.errors import BrokerRefusedError, DisabledError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState
@@ -74,11 +74,13 @@ def test_ten_retries_and_then_the_dead_letter_topic(fake_pulsar: FakePulsar, top
 # --- retry or postpone -------------------------------------------------------------------------------------------
 
 
-def test_too_young_waits_just_long_enough(fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar) -> None:
+def test_too_young_waits_long_enough_for_early_delivery(
+    fake_pulsar: FakePulsar, topic: TopicName, sidecar: Sidecar
+) -> None:
     ledger_id = recorded_orphan(fake_pulsar, topic, state=LedgerState.OPEN, age_ms=1_000)
     sidecar.process()
     (message,) = fake_pulsar.topics.waiting(RETRY)
-    assert message.deliver_at_ms == fake_pulsar.clock.now_ms() + 3_599_000
+    assert message.deliver_at_ms == fake_pulsar.clock.now_ms() + 3_599_000 + MAX_EARLY_MS
     work_off(sidecar, ledger_id)
     assert len(fake_pulsar.topics.messages(RETRY)) == 1
 

@@ -6,6 +6,7 @@ import json
 import pytest
 from pulsar_sidecar.features.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.features.ledger_deletion.results import ProtectedLedger, UndeleteResult
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import MAX_EARLY_MS
 from pulsar_sidecar.features.ledger_deletion.steps import Steps
 from pulsar_sidecar.features.ledger_deletion.undelete import (
     PROTECTIONS,
@@ -203,7 +204,7 @@ def test_a_second_record_waits_until_the_protection_ends(fake_pulsar: FakePulsar
     fake_pulsar.clock.advance_ms(PROTECTION_MS - 1)
     other.process()
     assert ledger_id in fake_pulsar.ledgers()
-    fake_pulsar.clock.advance_ms(1)
+    fake_pulsar.clock.advance_ms(1 + MAX_EARLY_MS)
     other.process()
     assert ledger_id not in fake_pulsar.ledgers()
     assert dead(fake_pulsar) == set()

@@ -29,7 +29,7 @@ from pulsar_sidecar.adapters.pulsar_client.clients import delivery_of, handle_of
 from pulsar_sidecar.adapters.pulsar_errors import close_quietly, translated
 from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.features.ledger_deletion.ports import Delivery
-from pulsar_sidecar.features.ledger_deletion.second_phase.retry import SUBSCRIPTION, due_ms
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import MAX_EARLY_MS, SUBSCRIPTION, due_ms
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
@@ -44,8 +44,6 @@ _GRACE_SECONDS: Final = 10.0
 """Extra time that a busy machine may take to respond."""
 _READ_TIMEOUT_MS: Final = 10_000
 _BEFORE_ALL: Final = Position(LedgerId(-1), EntryId(-1))
-_EARLY_MS: Final = 2_000
-"""Brokers may deliver up to a tick early (``delayedDeliveryTickTimeMillis``, a second); and clocks differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,4 +245,4 @@ def is_early(delivery: Delivery, now_ms: int) -> bool:
 
     A publish time in the future comes from a machine with a wrong clock, and proves nothing.
     """
-    return delivery.publish_time_ms - _EARLY_MS <= now_ms < due_ms(delivery) - _EARLY_MS
+    return delivery.publish_time_ms - MAX_EARLY_MS <= now_ms < due_ms(delivery) - MAX_EARLY_MS

@@ -16,7 +16,12 @@ from pulsar_sidecar.features.ledger_deletion.second_phase.decide import (
     StoredLedger,
     Verdict,
 )
-from pulsar_sidecar.features.ledger_deletion.second_phase.retry import Reconsumption, RetryPolicy, reconsume
+from pulsar_sidecar.features.ledger_deletion.second_phase.retry import (
+    MAX_EARLY_MS,
+    Reconsumption,
+    RetryPolicy,
+    reconsume,
+)
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.request_traces import RequestTrace
 
@@ -109,7 +114,10 @@ class Batch:
             again = reconsume(delivery, self.retry_policy, why, give_up=True)
         else:
             in_use_since = _in_use_since_ms(verdict, facts)
-            again = reconsume(delivery, self.retry_policy, why, delay_ms=verdict.delay_ms, in_use_since=in_use_since)
+            # Delivered early, a record that waits for a time would wait again, for less than a tick; brokers deliver
+            # that at once, so the last second would use up its tries.
+            delay_ms = None if verdict.delay_ms is None else verdict.delay_ms + MAX_EARLY_MS
+            again = reconsume(delivery, self.retry_policy, why, delay_ms=delay_ms, in_use_since=in_use_since)
             decision = Decision.RETRY
             if again.destination is DeletionTopic.DEAD_LETTER:
                 decision = Decision.DEAD_LETTER

@@ -23,6 +23,8 @@ IN_USE_SINCE = "PULSAR_SIDECAR_IN_USE_SINCE_MS"
 SUBSCRIPTION = "ledger-deletion-worker"
 """The subscription that all sidecars share on the pending and the retry topic."""
 
+MAX_EARLY_MS = 2_000
+"""Brokers may deliver up to a tick early (``delayedDeliveryTickTimeMillis``, a second); and clocks differ."""
 _MAX_REASON_LENGTH = 500
 
 
