@@ -1,12 +1,14 @@
 """Acknowledgement states on brokers that crash, unload and pause: what was shown of them must come true."""
 
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
 from pulsar_sidecar.adapters.pulsar_rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.features.acknowledgements.results import PauseState, StoredPlace, TopicPolicy
 from pulsar_sidecar.features.acknowledgements.stats_answers import PausesInStats
+from pulsar_sidecar.model.ids import Position
 
 from tests.cluster.acknowledging import (
     SUBSCRIPTION,
@@ -40,6 +42,12 @@ def small(special_cluster: ClusterFactory, request: pytest.FixtureRequest) -> It
         yield setup
 
 
+def slowly_every_other(position: Position) -> bool:
+    # A client gathers acknowledgements for 100 ms, and a broker can deliver thousands of entries in that time.
+    time.sleep(0.005)
+    return every_other(position)
+
+
 def test_a_pause_is_seen_while_it_is_in_force(small: AckStateSetup) -> None:
     holes = small.holes()
     holes.queue = 10
@@ -48,7 +56,7 @@ def test_a_pause_is_seen_while_it_is_in_force(small: AckStateSetup) -> None:
     until(lambda: small.states.topic_pause(holes.topic).topic is TopicPolicy.TRUE, "the topic's policy is set")
     with holes.consumer() as consumer:
         holes.produce(400)
-        left = holes.acknowledge(consumer, every_other)
+        left = holes.acknowledge(consumer, slowly_every_other)
         state = small.state(holes.topic)
         assert (state.pause, state.blocked_on_ack_state_persistent) == (PauseState.IN_FORCE, True)
         ranges = state.non_contiguous_deleted_messages_ranges
@@ -74,7 +82,7 @@ def test_a_removed_namespace_policy_restores_the_brokers_own(small: AckStateSetu
     stopped.queue = 10
     with stopped.consumer() as consumer:
         stopped.produce(400)
-        stopped.acknowledge(consumer, every_other)
+        stopped.acknowledge(consumer, slowly_every_other)
     assert len(stopped.acknowledged) < 190, "the broker's own true counts again"
     # A topic's own policy cannot be distinguished from none, so this much is unknown from outside.
     assert small.state(stopped.topic).pause is PauseState.UNKNOWN
