@@ -26,7 +26,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_began] = time.monotonic()
     if config.getoption("--branches"):
-        path = Path(config.getoption("--part"))
+        path = config.getoption("--part")
+        if path is None:
+            raise pytest.UsageError("--branches needs --part FILE, beside which it leaves what it measured")
         config.stash[_deciding] = DecidingCoverage(path.parent, is_worker=hasattr(config, "workerinput"))
         config.pluginmanager.register(config.stash[_deciding])
 
